@@ -47,7 +47,11 @@ $(LIB): $(call obj,$(LIB_SRC))
 	@rm -f $@
 	ar rcs $@ $^
 
-$(BUILD)/bin/%: $(BUILD)/cli/%.o $(call obj,$(CLI_SRC)) $(LIB)
+$(BUILD)/libcli.a: $(call obj,$(CLI_SRC))
+	@rm -f $@
+	ar rcs $@ $^
+
+$(BUILD)/bin/%: $(BUILD)/cli/%.o $(BUILD)/libcli.a $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
@@ -55,7 +59,7 @@ $(BUILD)/tools/%: $(BUILD)/tests/support/main_%.o $(call obj,$(SUP_SRC)) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(SUP_SRC)) $(LIB)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(SUP_SRC)) $(BUILD)/libcli.a $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -lcriterion -o $@
 

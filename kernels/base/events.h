@@ -1,8 +1,8 @@
 /* What a long call tells its caller while it works, and how the caller stops it.
  *
  * Libraries print nothing: they report here. The struct is borrowed for the length of the call; a
- * NULL events pointer and NULL members mean that nobody listens. The callbacks may come from any
- * thread, but never two at the same time from one call. */
+ * NULL events pointer and NULL members mean that nobody listens. Callbacks may be called from any
+ * thread and from several at once: whoever listens locks. */
 #ifndef KERNELS_BASE_EVENTS_H
 #define KERNELS_BASE_EVENTS_H
 

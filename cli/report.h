@@ -1,0 +1,11 @@
+/* The end of a command: its error as one sentence on stderr, its exit status. */
+#ifndef CLI_REPORT_H
+#define CLI_REPORT_H
+
+#include "kernels/base/error.h"
+
+/* Flushes stdout (a result that could not be written is an error of its own: exit 4), prints
+ * "glm-import: <sentence>" on stderr if err holds one, and returns the exit status for main. */
+int cli_report(const char *name, struct glm_error *err);
+
+#endif
