@@ -17,6 +17,7 @@ void digest_end(struct digest *d, unsigned char out[DIGEST_SIZE]);
 
 void digest_of(const void *data, size_t size, unsigned char out[DIGEST_SIZE]);
 void digest_hex(const unsigned char in[DIGEST_SIZE], char out[DIGEST_HEX]);
-bool digest_from_hex(const char *hex, unsigned char out[DIGEST_SIZE]); /* 64 lower-case digits */
+/* Exactly 64 lower-case digits and the final zero; false otherwise. */
+bool digest_from_hex(const char *hex, unsigned char out[DIGEST_SIZE]);
 
 #endif

@@ -1,0 +1,27 @@
+/* One loop body, compiled for the baseline processor and for AVX2, chosen at run time.
+ *
+ * The body is a static SIMD_BODY function; SIMD_AVX2 marks the caller that compiles it wide. The
+ * arithmetic is IEEE per element in both (no contraction, no reassociation), so the bits are the
+ * same; only the speed differs. */
+#ifndef CONVERT_SIMD_H
+#define CONVERT_SIMD_H
+
+#include <stdbool.h>
+
+#define SIMD_BODY static inline __attribute__((always_inline))
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define SIMD_AVX2 __attribute__((target("avx2")))
+static inline bool simd_avx2(void)
+{
+    return __builtin_cpu_supports("avx2");
+}
+#else
+#define SIMD_AVX2
+static inline bool simd_avx2(void)
+{
+    return false;
+}
+#endif
+
+#endif
