@@ -30,6 +30,11 @@ void shard_abandon_packed(struct packed_shard *s);
 void shard_chunk_dims(const struct manifest *m, const struct ckpt_piece *p, int64_t dims[3]);
 int64_t shard_piece_tiles(const struct manifest *m, const struct ckpt_piece *p, struct rect *tiles);
 
+/* A piece as its dataset sees it: first element and lengths along the axes that the dataset has:
+ * [n] for ranks 0 and 1 (a scalar is [1]), [E,R,C] for a stack, [R,C] for all else. Returns how many
+ * axes. The manifest's text uses the same form. */
+int shard_axes(const struct ckpt_tensor *t, const struct rect *at, int64_t lo[3], int64_t n[3]);
+
 /* SHA-256 of all bytes of the file outside its extents (plain pieces, chunk frames), file order. */
 int shard_skeleton(const struct manifest *m, const struct ckpt_chunk *chunks, int64_t no,
     const char *path, unsigned char out[32], struct glm_error *err);
