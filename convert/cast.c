@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "convert/simd.h"
 #include "kernels/base/bf16.h"
+#include "kernels/base/simd.h"
 
 static const char *const rule_names[] = {
     [RULE_TE_ROUND_UP] = "te_round_up",

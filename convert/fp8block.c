@@ -10,8 +10,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "convert/simd.h"
 #include "kernels/base/fp8.h"
+#include "kernels/base/simd.h"
 
 static int64_t min64(int64_t a, int64_t b)
 {

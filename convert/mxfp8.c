@@ -9,8 +9,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "convert/simd.h"
 #include "kernels/base/fp8.h"
+#include "kernels/base/simd.h"
 
 enum { BLOCK = 32 };
 

@@ -3,8 +3,8 @@
  * The body is a static SIMD_BODY function; SIMD_AVX2 marks the caller that compiles it wide. The
  * arithmetic is IEEE per element in both (no contraction, no reassociation), so the bits are the
  * same; only the speed differs. */
-#ifndef CONVERT_SIMD_H
-#define CONVERT_SIMD_H
+#ifndef KERNELS_BASE_SIMD_H
+#define KERNELS_BASE_SIMD_H
 
 #include <stdbool.h>
 
