@@ -98,20 +98,22 @@ hid_t h5_access_list(void)
     if (list >= 0 && (H5Pset_libver_bounds(list, H5F_LIBVER_V110, H5F_LIBVER_V110) < 0
                          || H5Pset_file_locking(list, false, true) < 0
                          || H5Pset_fclose_degree(list, H5F_CLOSE_STRONG) < 0
-                         || H5Pset_sieve_buf_size(list, 0) < 0)) {
+                         || H5Pset_sieve_buf_size(list, 0) < 0
+                         || H5Pset_meta_block_size(list, 0) < 0
+                         || H5Pset_small_data_block_size(list, 0) < 0)) {
         H5Pclose(list);
         return -1;
     }
     return list;
 }
 
+/* No file space strategy is chosen here: one that differs from the default is recorded in an object
+ * that always carries the time of day. The block sizes of 0 in the access list do as well. */
 hid_t h5_creation_list(hsize_t user_block)
 {
     const hid_t list = H5Pcreate(H5P_FILE_CREATE);
     if (list >= 0 && (H5Pset_obj_track_times(list, false) < 0
-                         || H5Pset_userblock(list, user_block) < 0
-                         || H5Pset_file_space_strategy(list, H5F_FSPACE_STRATEGY_NONE, false, 1)
-                             < 0)) {
+                         || H5Pset_userblock(list, user_block) < 0)) {
         H5Pclose(list);
         return -1;
     }

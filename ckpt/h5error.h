@@ -21,10 +21,11 @@ void h5_unlock(void);
  * under the lock. */
 int h5_fail(struct glm_error *err, const char *fmt, ...) GLM_PRINTF(2, 3);
 
-/* Access list with v1.10 formats only (checksummed metadata) and no file locks: those fail on many
- * network file systems, and a lease excludes writers here. Under the lock; H5Pclose it. */
+/* Access list with v1.10 formats only (checksummed metadata), every allocation at the end of the
+ * file (no block aggregation), and no file locks: those fail on many network file systems, and a
+ * lease excludes writers here. Under the lock; H5Pclose it. */
 hid_t h5_access_list(void);
-/* Creation list: no times, no free-space bookkeeping, so equal content gives equal bytes. */
+/* Creation list: no times, so equal content gives equal bytes. */
 hid_t h5_creation_list(hsize_t user_block);
 /* Creates the groups on the way to `path` (all components but the last), times off. */
 int h5_groups(hid_t file, const char *path, struct glm_error *err);

@@ -9,10 +9,11 @@
  * do this: HDF5 aligns by size, not by purpose, so an alignment that reaches a bias of 256 bytes
  * would also spread every object header over a page of its own.
  *
- * Packed shards take ready-made chunks. The file has no free-space manager and no block aggregator,
- * so a chunk always lies at the end of the file as it was just after the write; asking the library
- * for each chunk's offset would walk the chunk index from its start every time. One such question
- * per dataset, about its last chunk, checks the reckoning. */
+ * Packed shards take ready-made chunks. Nothing is ever freed and blocks are not aggregated, so a
+ * chunk lies at the end of the file as it is just after the write; asking the library for each
+ * chunk's offset would walk the chunk index from its start every time. Two such questions per dataset
+ * remain: the first chunk's (the index itself is allocated after it) and, as a check of the
+ * reckoning, the last one's. */
 #include "ckpt/shard.h"
 
 #include <errno.h>
@@ -264,6 +265,7 @@ struct packed_shard {
     int64_t piece, tile; /* next expected; piece == piece_count: all written */
     struct rect tiles;   /* of the piece */
     int64_t tile_total;
+    uint64_t end;        /* of the file after the chunk before */
     uint64_t *offsets;   /* per chunk of the shard, in order */
     int64_t offset_count, offset_room;
     uint64_t piece_bytes;
@@ -361,26 +363,40 @@ static int shard_open_piece(struct packed_shard *s, struct glm_error *err)
     return s->set < 0 ? h5_fail(err, "%s: open dataset '%s'", s->path, name) : 0;
 }
 
-/* The piece is complete: the library's word on its last chunk must agree with the reckoning. */
-static int shard_finish_piece(struct packed_shard *s, size_t last_size, struct glm_error *err)
+/* The library's own word on where a chunk lies. */
+static int shard_ask(struct packed_shard *s, int64_t tile, size_t expected, uint64_t *offset,
+    struct glm_error *err)
 {
-    struct ckpt_piece *const p = &s->m->pieces[s->piece];
+    const char *const name = s->m->tensors[s->m->pieces[s->piece].tensor].name;
     hsize_t start[3] = {0}, size = 0;
     haddr_t at = HADDR_UNDEF;
     unsigned mask = 0;
-    shard_chunk_start(s, s->tile_total - 1, start);
+    shard_chunk_start(s, tile, start);
     if (H5Dget_chunk_info_by_coord(s->set, start, &mask, &at, &size) < 0)
-        return h5_fail(err, "%s: where is the last chunk of '%s'", s->path,
-            s->m->tensors[p->tensor].name);
-    if (at != s->offsets[s->offset_count - 1] || size != last_size)
-        return glm_fail(err, GLM_EIO, "%s: tensor '%s': HDF5 put the last chunk at offset %llu (%llu"
-            " bytes), reckoned %llu (%zu bytes)", s->path, s->m->tensors[p->tensor].name,
-            (unsigned long long)at, (unsigned long long)size,
-            (unsigned long long)s->offsets[s->offset_count - 1], last_size);
+        return h5_fail(err, "%s: tensor '%s': where chunk %lld lies", s->path, name,
+            (long long)tile);
+    if (at == HADDR_UNDEF || size != expected)
+        return glm_fail(err, GLM_EIO, "%s: tensor '%s', chunk %lld: HDF5 stored %llu bytes, expected"
+            " %zu", s->path, name, (long long)tile, (unsigned long long)size, expected);
+    *offset = at;
+    return 0;
+}
+
+static int shard_finish_piece(struct packed_shard *s, size_t last_size, struct glm_error *err)
+{
+    struct ckpt_piece *const p = &s->m->pieces[s->piece];
+    const char *const name = s->m->tensors[p->tensor].name;
+    uint64_t at = 0;
+    if (shard_ask(s, s->tile_total - 1, last_size, &at, err) != 0)
+        return err->code;
+    if (at != s->offsets[s->offset_count - 1])
+        return glm_fail(err, GLM_EIO, "%s: tensor '%s': HDF5 put the last chunk at offset %llu,"
+            " reckoned %llu", s->path, name, (unsigned long long)at,
+            (unsigned long long)s->offsets[s->offset_count - 1]);
     const herr_t closed = H5Dclose(s->set);
     s->set = -1;
     if (closed < 0)
-        return h5_fail(err, "%s: close dataset of '%s'", s->path, s->m->tensors[p->tensor].name);
+        return h5_fail(err, "%s: close dataset of '%s'", s->path, name);
     p->bytes = s->piece_bytes;
     p->offset = 0;
     shard_seek_piece(s, s->piece + 1);
@@ -398,7 +414,14 @@ static int shard_put_locked(struct packed_shard *s, const void *stored, size_t s
         || H5Fget_filesize(s->file, &end) < 0)
         return h5_fail(err, "%s: tensor '%s', chunk %lld: write", s->path,
             s->m->tensors[s->m->pieces[s->piece].tensor].name, (long long)s->tile);
-    s->offsets[s->offset_count++] = end - size;
+    uint64_t at = end - size;
+    if (s->tile == 0 && shard_ask(s, 0, size, &at, err) != 0)
+        return err->code;
+    if (at < s->end || at + size > end)
+        return glm_fail(err, GLM_EIO, "%s: HDF5 reused space for a chunk; its place is not known",
+            s->path);
+    s->end = end;
+    s->offsets[s->offset_count++] = at;
     s->piece_bytes += size;
     s->tile++;
     return s->tile == s->tile_total ? shard_finish_piece(s, size, err) : 0;
