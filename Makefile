@@ -1,11 +1,29 @@
-# glm: the checkpoint-centric training suite. `make help` lists the targets.
+# glm: the checkpoint-centric training suite. `make help` lists the targets, `make config` shows
+# what was found on this machine.
 
 # ---- knobs ------------------------------------------------------------------------------------
-CONFIG ?= release
-PREFIX ?= /usr/local
-CC     ?= gcc
-JOBS   ?= $(shell nproc)
-BUILD  := build/$(CONFIG)
+CONFIG  ?= release#      release or asan; each has a build folder of its own
+PREFIX  ?= /usr/local#   where install puts things, behind DESTDIR
+DESTDIR ?=
+JOBS    ?= $(shell nproc)
+PYTHON  ?= python3#      makes the venv of tests, peers and parity runs
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+override CONFIG := $(strip $(CONFIG))
+override PREFIX := $(strip $(PREFIX))
+override PYTHON := $(strip $(PYTHON))
+BUILD   := build/$(CONFIG)
+VERSION := $(shell sed -n 's/^.define GLM_VERSION "\(.*\)"/\1/p' kernels/base/version.h)
+ifeq ($(filter release asan,$(CONFIG)),)
+$(error CONFIG is release or asan, not '$(CONFIG)')
+endif
+
+# Debian packages: to build and test; more for `make lint` and `make test-long`.
+DEBS      := build-essential pkg-config libhdf5-dev hdf5-tools libjansson-dev libzstd-dev libssl-dev \
+             libcriterion-dev mandoc python3-venv python3-h5py clang libclang-rt-14-dev
+DEBS_MORE := clang-format cppcheck shellcheck valgrind bash-completion
 
 # ---- what this machine has --------------------------------------------------------------------
 PKGS       := jansson libzstd libcrypto hdf5
@@ -18,15 +36,20 @@ CFLAGS_release := -O2 -g
 CFLAGS_asan    := -O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer \
                   -fno-sanitize-recover=undefined
 # -ffp-contract=off: a fused multiply-add would give other bits on other machines.
-CFLAGS  := -std=c11 -D_GNU_SOURCE -ffp-contract=off -pthread $(WARN) $(CFLAGS_$(CONFIG)) -I. \
+CFLAGS  := -std=c11 -D_GNU_SOURCE -fPIC -ffp-contract=off -pthread $(WARN) $(CFLAGS_$(CONFIG)) -I. \
            $(PKG_CFLAGS) $(EXTRA_CFLAGS)
 LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(CONFIG))) $(EXTRA_LDFLAGS)
 LIBS    := $(PKG_LIBS) -lm
 
 # ---- what there is to build -------------------------------------------------------------------
+# Commands whose library call is not in the tree yet.
+WAITING  := $(patsubst %,cli/glm-%.c,$(patsubst recode,convert,$(shell \
+    for c in import export recode reshard; do \
+    grep -qs "^int convert_$$c\b" convert/*.c || echo $$c; done)))
+
 LIB_SRC  := $(wildcard kernels/base/*.c ckpt/*.c convert/*.c verify/*.c)
 CLI_SRC  := $(filter-out cli/glm-%,$(wildcard cli/*.c))
-PROG_SRC := $(wildcard cli/glm-*.c)
+PROG_SRC := $(filter-out $(WAITING),$(wildcard cli/glm-*.c))
 TEST_SRC := $(wildcard tests/*/test_*.c)
 SUP_SRC  := $(filter-out tests/support/main_%,$(wildcard tests/support/*.c))
 TOOL_SRC := $(wildcard tests/support/main_*.c)
@@ -37,6 +60,7 @@ PROGS    := $(PROG_SRC:cli/%.c=$(BUILD)/bin/%)
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 TOOLS    := $(TOOL_SRC:tests/support/main_%.c=$(BUILD)/tools/%)
 
+all: ## build the commands, the library and the HDF5 plugin (the default)
 all: $(PROGS) $(TOOLS)
 
 # The loops over elements are written for the vectoriser, which may not select between two
@@ -68,9 +92,142 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(SUP_SRC)) $(BUILD)/libcli.a $(
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -lcriterion -o $@
 
-clean:
+$(BUILD)/libglm.so.0: $(call obj,$(LIB_SRC))
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,libglm.so.0 -Wl,--no-undefined $^ $(LIBS) -o $@
+
+# Everything that `make test` runs, built and not run.
+test-programs: $(TESTS) $(TOOLS)
+
+clean: ## remove what was built
 	rm -rf build
 
-.PHONY: all clean
+# ---- packages and Python ----------------------------------------------------------------------
+deps: ## install the Debian packages that building and testing need, if any is missing
+	@tools/deps.sh $(DEBS)
+
+deps-more: ## the same for lint, test-long and shell completion
+	@tools/deps.sh $(DEBS) $(DEBS_MORE)
+
+VENV := .venv/bin/python
+venv: .venv/tests.stamp ## make .venv with the pinned packages of the tests' Python scripts
+
+.venv/tests.stamp: fixtures/requirements.txt
+	@test -x $(VENV) || $(PYTHON) -m venv .venv
+	$(VENV) -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.venv/parity.stamp: fixtures/requirements-parity.txt .venv/tests.stamp
+	$(VENV) -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# ---- running it -------------------------------------------------------------------------------
+# The packages come first and are looked for again by a second make, which then finds them.
+SUBMAKE = +@$(MAKE) --no-print-directory CONFIG=$(CONFIG)
+
+demo: deps venv ## import, inspect, convert, reshard, export and verify a tiny model, step by step
+	$(SUBMAKE) -j$(JOBS) all
+	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) demo/demo.sh
+
+test: deps venv ## all tests, under 15 minutes; ends with "N passed, N failed, N skipped"
+	+@JOBS=$(JOBS) MAKE='$(MAKE)' PYTHON=$(VENV) tests/run.sh
+
+test-quick: ## unit tests, scripts and command lines of what is built, without packages or fuzzers
+	+@JOBS=$(JOBS) MAKE='$(MAKE)' PYTHON=$(VENV) tests/run.sh --quick
+
+test-long: deps-more venv ## test, then valgrind, long fuzzing and the sweeps of tests/long/
+	+@JOBS=$(JOBS) MAKE='$(MAKE)' PYTHON=$(VENV) tests/run.sh --long
+
+parity: deps venv .venv/parity.stamp ## compare with Hugging Face transformers (installs PyTorch)
+	$(SUBMAKE) -j$(JOBS) all
+	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/parity/run.sh
+
+bench: deps venv ## measure speed and memory against the limits of this machine
+	$(SUBMAKE) -j$(JOBS) all
+	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/bench/run.sh
+
+bench-big: deps venv ## the memory measurements on 30 GB; wants 70 GB of free disk
+	$(SUBMAKE) -j$(JOBS) all
+	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/bench/run.sh --big
+
+# ---- checks of the source ---------------------------------------------------------------------
+C_FILES := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+HEADERS := $(filter %.h,$(C_FILES))
+
+lint: ## layout of the source, static checks, manual pages, shell scripts
+	clang-format --dry-run -Werror $(C_FILES)
+	tools/lint.sh
+
+format: ## lay out the source by .clang-format
+	clang-format -i $(C_FILES)
+
+layers: ## folders include only what lies below them, and through its door
+	@tools/layers.sh
+
+headers: $(HEADERS:%=$(BUILD)/headers/%.ok) ## every header compiles alone
+
+$(BUILD)/headers/%.ok: %
+	@mkdir -p $(@D)
+	@printf '#include "%s"\nextern int not_empty;\n' $< | $(CC) $(CFLAGS) -fsyntax-only -x c -
+	@touch $@
+
+# ---- installing -------------------------------------------------------------------------------
+MAN         := $(wildcard man/*.[1-9])
+PUBLIC      := $(wildcard kernels/base/*.h ckpt/*.h convert/*.h verify/*.h)
+prefix      := $(DESTDIR)$(PREFIX)
+READER      := $(wildcard python/glm_checkpoint.py)
+
+# The commands' own --help is the source of their completion.
+$(BUILD)/completion/%: $(BUILD)/bin/% tools/completion.sh
+	@mkdir -p $(@D)
+	tools/completion.sh $< > $@
+
+install: ## commands, manuals, library, headers, HDF5 plugin, Python reader, completion
+install: all $(BUILD)/libglm.so.0 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%)
+	install -d $(prefix)/bin $(prefix)/lib/pkgconfig $(prefix)/lib/hdf5/plugin \
+	    $(prefix)/share/glm $(prefix)/share/bash-completion/completions
+	install $(PROGS) $(prefix)/bin
+	install -m 644 $(LIB) $(prefix)/lib
+	install -m 755 $(BUILD)/libglm.so.0 $(prefix)/lib
+	ln -sf libglm.so.0 $(prefix)/lib/libglm.so
+	for h in $(PUBLIC); do install -D -m 644 $$h $(prefix)/include/glm/$$h || exit 1; done
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' \
+	    tools/glm.pc.in > $(prefix)/lib/pkgconfig/glm.pc
+	for m in $(MAN); do \
+	    install -D -m 644 $$m $(prefix)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
+	$(if $(PLUGIN),install -m 755 $(PLUGIN) $(prefix)/lib/hdf5/plugin)
+	$(if $(READER),install -m 644 $(READER) $(prefix)/share/glm)
+	install -m 644 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%) \
+	    $(prefix)/share/bash-completion/completions
+
+uninstall: ## remove what install put there
+	rm -f $(PROGS:$(BUILD)/bin/%=$(prefix)/bin/%)
+	rm -f $(PROGS:$(BUILD)/bin/%=$(prefix)/share/bash-completion/completions/%)
+	rm -f $(prefix)/lib/libglm.a $(prefix)/lib/libglm.so $(prefix)/lib/libglm.so.0
+	rm -f $(prefix)/lib/pkgconfig/glm.pc
+	rm -f $(foreach m,$(MAN),$(prefix)/share/man/man$(subst .,,$(suffix $(m)))/$(notdir $(m)))
+	$(if $(PLUGIN),rm -f $(prefix)/lib/hdf5/plugin/$(notdir $(PLUGIN)))
+	$(if $(READER),rm -f $(prefix)/share/glm/$(notdir $(READER)))
+	rm -rf $(prefix)/include/glm
+
+# ---- what is where ----------------------------------------------------------------------------
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.* *## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	    awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
+	@echo
+	@echo 'Variables: CONFIG=release|asan (now $(CONFIG)), JOBS=$(JOBS), PREFIX=$(PREFIX), DESTDIR, CC=$(CC)'
+
+config: ## what this machine has
+	@echo 'version      $(VERSION)'
+	@echo 'build        $(CONFIG), in $(BUILD)'
+	@printf 'compiler     '; $(CC) --version | head -1
+	@echo 'processor    $(shell nproc) CPUs, $(shell uname -m)'
+	@for p in $(PKGS); do printf '%-12s ' $$p; \
+	    pkg-config --modversion $$p 2>/dev/null || echo 'missing (make deps)'; done
+	@for t in h5dump mandoc clang clang-format cppcheck shellcheck valgrind nvcc mpirun; do \
+	    printf '%-12s ' $$t; command -v $$t || echo 'missing'; done
+	@printf 'venv         '; $(VENV) --version 2>/dev/null || echo 'missing (make venv)'
+
+.PHONY: all test-programs clean deps deps-more venv demo test test-quick test-long parity bench \
+        bench-big lint format layers headers install uninstall help config
 .SECONDARY:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

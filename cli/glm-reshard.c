@@ -1,0 +1,53 @@
+/* glm-reshard: a checkpoint into one of another topology. */
+#include <string.h>
+
+#include "cli/opt.h"
+#include "cli/outcome.h"
+#include "cli/report.h"
+#include "cli/topology_opt.h"
+#include "cli/watch.h"
+
+int main(int argc, char **argv)
+{
+    struct reshard_options o = {0};
+    const char *compress = "same";
+    struct common_options common = {0};
+    const struct opt opts[] = {
+        OPT_TOPOLOGY(&o.topology),
+        OPT_CHOICE("compress", "same|none|zstd", &compress, "compress each tile (default same)"),
+        OPT_SIZE("shard-size", "bytes", &o.shard_size, "size of a shard file (default 4GiB)"),
+        OPT_FLAG("replace", &o.replace, "put the output in the place of an existing one"),
+        OPT_FLAG("restart", &o.restart, "discard the unfinished output of other options"),
+        OPT_FLAG("take-lease", &o.take_lease, "take over unfinished work of another host"),
+        OPT_FLAG("no-verify", &o.no_verify, "do not check digests while reading"),
+        OPT_COMMON(&common),
+        OPT_END,
+    };
+    const struct command self = {
+        .name = "glm-reshard",
+        .synopsis = {"CKPT OUT"},
+        .summary = "Writes a checkpoint again at another topology.",
+        .min_args = 2,
+        .max_args = 2,
+        .opts = opts,
+    };
+    struct glm_error err = {0};
+    struct convert_report report = {0};
+    if (opt_parse(&self, &argc, &argv, &err) == 0) {
+        o.ckpt = argv[0];
+        o.out = argv[1];
+        o.compress = strcmp(compress, "zstd") == 0 ? COMPRESS_ZSTD
+            : strcmp(compress, "none") == 0        ? COMPRESS_NONE
+                                                   : COMPRESS_SAME;
+        o.threads = cli_threads(&common);
+        struct watch watch;
+        watch_begin(&watch, self.name, &common);
+        convert_reshard(&o, &report, &watch.events, &err);
+        watch_end(&watch, err.code == GLM_OK);
+        if (err.code == GLM_OK)
+            outcome_print(&(struct outcome){.command = self.name, .input = o.ckpt,
+                              .output = o.out, .json = common.json, .report = &report},
+                &err);
+    }
+    return cli_report(self.name, &err);
+}

@@ -1,0 +1,17 @@
+/* What import, export, convert and reshard say on stdout when they are done. */
+#ifndef CLI_OUTCOME_H
+#define CLI_OUTCOME_H
+
+#include "convert/convert.h"
+
+struct outcome {
+    const char *command;        /* "glm-import" */
+    const char *input, *output; /* as given */
+    bool json;
+    const struct convert_report *report;
+};
+
+/* A few lines for people, or one JSON object whose keys are always the same. */
+int outcome_print(const struct outcome *o, struct glm_error *err);
+
+#endif

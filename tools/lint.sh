@@ -1,0 +1,21 @@
+#!/bin/sh
+# lint.sh: what checks the source besides the compiler. Tools that are not installed are named.
+cd "$(dirname "$0")/.." || exit 1
+bad=0
+
+run() { # tool, arguments
+    if ! command -v "$1" > /dev/null; then
+        echo "lint: $1 is not installed (make deps-more)" >&2
+        bad=1
+    elif ! "$@"; then
+        bad=1
+    fi
+}
+
+run mandoc -Tlint -Wwarning man/*.[1-9]
+run cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr -I. \
+    --enable=warning,portability --suppress=missingIncludeSystem --suppress=nullPointerOutOfMemory \
+    kernels ckpt convert verify cli
+# shellcheck disable=SC2046 # no spaces in our names
+run shellcheck -S warning $(git ls-files '*.sh') .ci/run
+exit $bad
