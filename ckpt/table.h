@@ -2,7 +2,7 @@
  *
  * One row says all that import, export, convert, reshard, plan, train and verify know of a tensor.
  * Nothing else in the tree knows a tensor's name or how it is cut. A model family is one file of
- * rows (glm52.c) behind struct table_family; the next one is added in table.c's list. */
+ * rows (glm52.c) behind struct table_family; the next one is added in family.c's list. */
 #ifndef CKPT_TABLE_H
 #define CKPT_TABLE_H
 
@@ -58,11 +58,13 @@ struct table {
 struct table_family {
     const char *model_type;
     int (*config)(struct model_config *c, const void *json /* json_t* */, struct glm_error *err);
-    /* Appends rows with table_add. */
+    const char *tied_name, *tied_to; /* the head's and the embedding's name, for table_alias */
+    /* Appends rows with table_add (family.h). */
     int (*rows)(struct table *t, struct glm_error *err);
 };
 
-/* Takes over *config (cleared on failure too). drop_mtp: the table of the model without MTP. */
+/* Takes over *config (cleared on failure too). drop_mtp: the table of the model without MTP; its
+ * config.num_mtp_layers is then 0. A tensor of an MTP layer has layer >= num_hidden_layers. */
 int table_build(struct table **out, struct model_config *config, bool drop_mtp, struct glm_error *err);
 void table_free(struct table *t);
 
@@ -71,13 +73,19 @@ void table_free(struct table *t);
 const struct table_entry *table_find(
     const struct table *t, const char *name, size_t length, int64_t *member);
 
+/* A tied head (config.tie_word_embeddings) is no row: it is stored once, as the embedding, and
+ * table_find answers NULL for its name. This is the row that such a name stands for; NULL if name
+ * is no alias. */
+const struct table_entry *table_alias(const struct table *t, const char *name, size_t length);
+
 /* "….mlp.experts.<e>.gate_proj.weight" for a member of a stack, else the name itself.
  * Returns the length, as snprintf. */
 int table_member_name(const struct table_entry *e, int64_t member, char *buf, size_t size);
 static inline int64_t table_members(const struct table_entry *e) { return e->stack ? e->shape[0] : 1; }
 
 /* Name of the scale tensor that belongs to a quantised weight: ".weight" replaced by suffix
- * (".weight_scale_inv" FP8, ".weight_scale" MXFP8). Works on logical and member names. */
+ * (".weight_scale_inv" FP8, ".weight_scale" MXFP8). Works on logical and member names. Returns the
+ * length, as snprintf; -1 and "" for a name that does not end in ".weight". */
 int table_scale_name(const char *weight, const char *suffix, char *buf, size_t size);
 /* The weight a scale's name belongs to: fills buf with its name; false if it is no scale name. */
 bool table_scale_of(const char *name, size_t length, const char *suffix, char *buf, size_t size);
