@@ -12,15 +12,20 @@ int main(int argc, char **argv)
     const char *compress = "same";
     struct common_options common = {0};
     const struct opt opts[] = {
-        OPT_CHOICE("dtype", "bf16|f32|mxfp8|fp8", &o.dtype, "store the weights in this type"),
+        OPT_CHOICE(
+            "dtype", "bf16|f32|mxfp8|fp8", &o.dtype, "store the weights in this type"),
         OPT_CHOICE("scale-rule", "te_round_up|ocp_floor|amax|pow2", &o.scale_rule,
             "how scales are chosen (default te_round_up for mxfp8, amax for fp8)"),
-        OPT_STR("report", "file", &o.report_path, "write the error of each tensor to this file"),
-        OPT_CHOICE("compress", "same|none|zstd", &compress, "compress each tile (default same)"),
-        OPT_SIZE("shard-size", "bytes", &o.shard_size, "size of a shard file (default 4GiB)"),
+        OPT_STR("report", "file", &o.report_path,
+            "write the error of each tensor to this file"),
+        OPT_CHOICE(
+            "compress", "same|none|zstd", &compress, "compress each tile (default same)"),
+        OPT_SIZE(
+            "shard-size", "bytes", &o.shard_size, "size of a shard file (default 4GiB)"),
         OPT_FLAG("replace", &o.replace, "put the output in the place of an existing one"),
         OPT_FLAG("restart", &o.restart, "discard the unfinished output of other options"),
-        OPT_FLAG("take-lease", &o.take_lease, "take over unfinished work of another host"),
+        OPT_FLAG(
+            "take-lease", &o.take_lease, "take over unfinished work of another host"),
         OPT_FLAG("no-verify", &o.no_verify, "do not check digests while reading"),
         OPT_COMMON(&common),
         OPT_END,
@@ -50,8 +55,11 @@ int main(int argc, char **argv)
         convert_recode(&o, &report, &watch.events, &err);
         watch_end(&watch, err.code == GLM_OK);
         if (err.code == GLM_OK)
-            outcome_print(&(struct outcome){.command = self.name, .input = o.ckpt,
-                              .output = o.out, .json = common.json, .report = &report},
+            outcome_print(&(struct outcome){.command = self.name,
+                              .input = o.ckpt,
+                              .output = o.out,
+                              .json = common.json,
+                              .report = &report},
                 &err);
     }
     return cli_report(self.name, &err);

@@ -15,10 +15,12 @@ int main(int argc, char **argv)
             "how scales are chosen (default te_round_up for mxfp8, amax for fp8)"),
         OPT_SIZE("max-shard-size", "bytes", &o.max_shard_size,
             "size of a safetensors file (default 5GB)"),
-        OPT_FLAG("same-files", &o.same_files, "write the files that were imported, byte for byte"),
+        OPT_FLAG("same-files", &o.same_files,
+            "write the files that were imported, byte for byte"),
         OPT_FLAG("replace", &o.replace, "put the output in the place of an existing one"),
         OPT_FLAG("restart", &o.restart, "discard the unfinished output of other options"),
-        OPT_FLAG("take-lease", &o.take_lease, "take over unfinished work of another host"),
+        OPT_FLAG(
+            "take-lease", &o.take_lease, "take over unfinished work of another host"),
         OPT_FLAG("no-verify", &o.no_verify, "do not check digests while reading"),
         OPT_COMMON(&common),
         OPT_END,
@@ -42,8 +44,11 @@ int main(int argc, char **argv)
         convert_export(&o, &report, &watch.events, &err);
         watch_end(&watch, err.code == GLM_OK);
         if (err.code == GLM_OK)
-            outcome_print(&(struct outcome){.command = self.name, .input = o.ckpt,
-                              .output = o.out, .json = common.json, .report = &report},
+            outcome_print(&(struct outcome){.command = self.name,
+                              .input = o.ckpt,
+                              .output = o.out,
+                              .json = common.json,
+                              .report = &report},
                 &err);
     }
     return cli_report(self.name, &err);

@@ -18,15 +18,20 @@ int main(int argc, char **argv)
             "store the weights in this type (default same)"),
         OPT_CHOICE("scale-rule", "te_round_up|ocp_floor|amax|pow2", &o.scale_rule,
             "how scales are chosen (default te_round_up for mxfp8, amax for fp8)"),
-        OPT_CHOICE("compress", "none|zstd", &compress, "compress each tile (default none)"),
-        OPT_SIZE("shard-size", "bytes", &o.shard_size, "size of a shard file (default 4GiB)"),
+        OPT_CHOICE(
+            "compress", "none|zstd", &compress, "compress each tile (default none)"),
+        OPT_SIZE(
+            "shard-size", "bytes", &o.shard_size, "size of a shard file (default 4GiB)"),
         OPT_FLAG("no-mtp", &o.no_mtp, "leave out the multi-token-prediction layers"),
         OPT_LIST("layers", "list", &o.layers, "keep only these layers, like 0-3,78"),
-        OPT_LIST("experts", "list", &o.experts, "keep only these routed experts, like 0-15"),
+        OPT_LIST(
+            "experts", "list", &o.experts, "keep only these routed experts, like 0-15"),
         OPT_FLAG("replace", &o.replace, "put the output in the place of an existing one"),
         OPT_FLAG("restart", &o.restart, "discard the unfinished output of other options"),
-        OPT_FLAG("take-lease", &o.take_lease, "take over unfinished work of another host"),
-        OPT_FLAG("dry-run", &o.dry_run, "open every header, print the plan, write nothing"),
+        OPT_FLAG(
+            "take-lease", &o.take_lease, "take over unfinished work of another host"),
+        OPT_FLAG(
+            "dry-run", &o.dry_run, "open every header, print the plan, write nothing"),
         OPT_FLAG("no-verify", &o.no_verify, "do not check digests while reading"),
         OPT_COMMON(&common),
         OPT_END,
@@ -51,8 +56,11 @@ int main(int argc, char **argv)
         convert_import(&o, &report, &watch.events, &err);
         watch_end(&watch, err.code == GLM_OK);
         if (err.code == GLM_OK)
-            outcome_print(&(struct outcome){.command = self.name, .input = o.src,
-                              .output = o.out, .json = common.json, .report = &report},
+            outcome_print(&(struct outcome){.command = self.name,
+                              .input = o.src,
+                              .output = o.out,
+                              .json = common.json,
+                              .report = &report},
                 &err);
     }
     return cli_report(self.name, &err);

@@ -14,11 +14,14 @@ int main(int argc, char **argv)
     struct common_options common = {0};
     const struct opt opts[] = {
         OPT_TOPOLOGY(&o.topology),
-        OPT_CHOICE("compress", "same|none|zstd", &compress, "compress each tile (default same)"),
-        OPT_SIZE("shard-size", "bytes", &o.shard_size, "size of a shard file (default 4GiB)"),
+        OPT_CHOICE(
+            "compress", "same|none|zstd", &compress, "compress each tile (default same)"),
+        OPT_SIZE(
+            "shard-size", "bytes", &o.shard_size, "size of a shard file (default 4GiB)"),
         OPT_FLAG("replace", &o.replace, "put the output in the place of an existing one"),
         OPT_FLAG("restart", &o.restart, "discard the unfinished output of other options"),
-        OPT_FLAG("take-lease", &o.take_lease, "take over unfinished work of another host"),
+        OPT_FLAG(
+            "take-lease", &o.take_lease, "take over unfinished work of another host"),
         OPT_FLAG("no-verify", &o.no_verify, "do not check digests while reading"),
         OPT_COMMON(&common),
         OPT_END,
@@ -45,8 +48,11 @@ int main(int argc, char **argv)
         convert_reshard(&o, &report, &watch.events, &err);
         watch_end(&watch, err.code == GLM_OK);
         if (err.code == GLM_OK)
-            outcome_print(&(struct outcome){.command = self.name, .input = o.ckpt,
-                              .output = o.out, .json = common.json, .report = &report},
+            outcome_print(&(struct outcome){.command = self.name,
+                              .input = o.ckpt,
+                              .output = o.out,
+                              .json = common.json,
+                              .report = &report},
                 &err);
     }
     return cli_report(self.name, &err);

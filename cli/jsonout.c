@@ -58,7 +58,8 @@ void jsonout_bool(struct jsonout *j, json_t *to, const char *key, bool value)
     put(j, to, key, json_boolean(value));
 }
 
-void jsonout_digest(struct jsonout *j, json_t *to, const char *key, const unsigned char value[32])
+void jsonout_digest(
+    struct jsonout *j, json_t *to, const char *key, const unsigned char value[32])
 {
     static const char digits[] = "0123456789abcdef";
     char hex[65];
@@ -86,7 +87,8 @@ int jsonout_print(struct jsonout *j, FILE *out, struct glm_error *err)
         return glm_fail(err, GLM_ENOMEM, "JSON output: key '%s' cannot be stored",
             j->failed_key != NULL ? j->failed_key : "(list element)");
     errno = 0;
-    if (json_dumpf(j->root, out, JSON_INDENT(2) | JSON_PRESERVE_ORDER) != 0 || fputc('\n', out) < 0)
+    if (json_dumpf(j->root, out, JSON_INDENT(2) | JSON_PRESERVE_ORDER) != 0
+        || fputc('\n', out) < 0)
         return glm_fail_errno(err, "JSON output: write");
     return 0;
 }

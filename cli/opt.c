@@ -33,8 +33,8 @@ static int edits(const char *a, const char *b)
         const int *const before = row[(i + 1) % 3]; /* i - 2; read only from i = 2 on */
         now[0] = (int)i;
         for (size_t j = 1; j <= nb; j++) {
-            now[j] = smallest(
-                last[j] + 1, now[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1));
+            now[j] = smallest(last[j] + 1, now[j - 1] + 1,
+                last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1));
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]
                 && before[j - 2] + 1 < now[j])
                 now[j] = before[j - 2] + 1;
@@ -73,14 +73,15 @@ static int unknown(const struct command *self, const char *word, struct glm_erro
     char bare[NAME_MAX_LENGTH + 2];
     const size_t dashes = strspn(word, "-");
     const size_t length = strcspn(word + dashes, "=");
-    snprintf(bare, sizeof bare, "%.*s", (int)(length < sizeof bare ? length : sizeof bare - 1),
-        word + dashes);
+    snprintf(bare, sizeof bare, "%.*s",
+        (int)(length < sizeof bare ? length : sizeof bare - 1), word + dashes);
     const char *near = opt_nearest(bare, names);
     if (near != NULL)
         return glm_fail(err, GLM_EUSAGE, "unknown option '%.*s'; did you mean '--%s'?",
             (int)(dashes + length), word, near);
-    return glm_fail(err, GLM_EUSAGE, "unknown option '%.*s'; '%s --help' lists the options",
-        (int)(dashes + length), word, self->name);
+    return glm_fail(err, GLM_EUSAGE,
+        "unknown option '%.*s'; '%s --help' lists the options", (int)(dashes + length),
+        word, self->name);
 }
 
 static int parse_int(const struct opt *o, const char *text, struct glm_error *err)
@@ -90,8 +91,8 @@ static int parse_int(const struct opt *o, const char *text, struct glm_error *er
     const long long v = strtoll(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || v < o->min || v > o->max)
         return glm_fail(err, GLM_EUSAGE,
-            "--%s: expected a whole number from %" PRId64 " to %" PRId64 ", found '%s'", o->name,
-            o->min, o->max, text);
+            "--%s: expected a whole number from %" PRId64 " to %" PRId64 ", found '%s'",
+            o->name, o->min, o->max, text);
     *o->to.integer = (int)v;
     return 0;
 }
@@ -101,8 +102,8 @@ static int parse_real(const struct opt *o, const char *text, struct glm_error *e
     char *end = NULL;
     const double v = strtod(text, &end);
     if (end == text || *end != '\0' || !isfinite(v) || v < 0)
-        return glm_fail(
-            err, GLM_EUSAGE, "--%s: expected a number of at least 0, found '%s'", o->name, text);
+        return glm_fail(err, GLM_EUSAGE,
+            "--%s: expected a number of at least 0, found '%s'", o->name, text);
     *o->to.real = v;
     return 0;
 }
@@ -118,7 +119,8 @@ static int parse_choice(const struct opt *o, const char *text, struct glm_error 
         }
         word += n + (word[n] == '|');
     }
-    return glm_fail(err, GLM_EUSAGE, "--%s: expected %s, found '%s'", o->name, o->arg, text);
+    return glm_fail(
+        err, GLM_EUSAGE, "--%s: expected %s, found '%s'", o->name, o->arg, text);
 }
 
 /* Multiplies by 1024 (or 1000, before a lone B) per step from K on. */
@@ -148,7 +150,8 @@ int opt_size(const char *name, const char *text, uint64_t *out, struct glm_error
     if (text[0] < '0' || text[0] > '9' || errno != 0 || !size_unit(end, &factor) || v == 0
         || __builtin_mul_overflow((uint64_t)v, factor, &bytes) || bytes > INT64_MAX)
         return glm_fail(err, GLM_EUSAGE,
-            "--%s: expected bytes like 512M, 4GiB (1024s) or 5GB (1000s), found '%s'", name, text);
+            "--%s: expected bytes like 512M, 4GiB (1024s) or 5GB (1000s), found '%s'",
+            name, text);
     *out = bytes;
     return 0;
 }
@@ -163,8 +166,8 @@ static int store(const struct opt *o, const char *text, struct glm_error *err)
         return parse_choice(o, text, err);
     case OPT_KIND_TEXT:
         if (strlen(text) >= (size_t)o->max)
-            return glm_fail(err, GLM_EUSAGE, "--%s: longer than %" PRId64 " characters", o->name,
-                o->max - 1);
+            return glm_fail(err, GLM_EUSAGE, "--%s: longer than %" PRId64 " characters",
+                o->name, o->max - 1);
         memcpy(o->to.text, text, strlen(text) + 1);
         return 0;
     case OPT_KIND_INT:
@@ -191,7 +194,8 @@ static const struct opt *find(const struct command *self, const char *name, size
 }
 
 /* Takes the option at argv[*i], and its value behind it if that stands apart. */
-static int take(const struct command *self, int argc, char **argv, int *i, struct glm_error *err)
+static int take(
+    const struct command *self, int argc, char **argv, int *i, struct glm_error *err)
 {
     const char *word = argv[*i];
     const char *name = word + 2;
@@ -202,18 +206,21 @@ static int take(const struct command *self, int argc, char **argv, int *i, struc
         return unknown(self, word, err);
     if (o->kind == OPT_KIND_FLAG) {
         if (value != NULL)
-            return glm_fail(err, GLM_EUSAGE, "--%s takes no value, found '%s'", o->name, value);
+            return glm_fail(
+                err, GLM_EUSAGE, "--%s takes no value, found '%s'", o->name, value);
         return store(o, NULL, err);
     }
     if (value == NULL) {
         if (*i + 1 >= argc)
-            return glm_fail(err, GLM_EUSAGE, "--%s: its value (%s) is missing", o->name, o->arg);
+            return glm_fail(
+                err, GLM_EUSAGE, "--%s: its value (%s) is missing", o->name, o->arg);
         value = argv[++*i];
     }
     return store(o, value, err);
 }
 
-static int check_count(const struct command *self, int count, char **args, struct glm_error *err)
+static int check_count(
+    const struct command *self, int count, char **args, struct glm_error *err)
 {
     const char *wanted = self->synopsis[0] != NULL ? self->synopsis[0] : "";
     if (count < self->min_args)
@@ -263,7 +270,8 @@ static int columns(const char *s)
 static void help_row(FILE *out, const char *name, const char *arg, const char *help)
 {
     char left[256];
-    snprintf(left, sizeof left, "  --%s%s%s", name, arg != NULL ? " " : "", arg != NULL ? arg : "");
+    snprintf(left, sizeof left, "  --%s%s%s", name, arg != NULL ? " " : "",
+        arg != NULL ? arg : "");
     if (columns(left) + 2 > HELP_COLUMN)
         fprintf(out, "%s\n%*s%s\n", left, HELP_COLUMN, "", help);
     else

@@ -49,6 +49,7 @@ struct opt {
     const char *help; /* one line, lower case, no full stop */
 };
 
+/* clang-format off */
 #define OPT_STR(n, a, p, h) {.kind = OPT_KIND_STR, .name = (n), .arg = (a), .to.str = (p), .help = (h)}
 #define OPT_LIST(n, a, p, h) OPT_STR(n, a, p, h) /* "0-3,78": whoever uses it knows the range */
 #define OPT_CHOICE(n, a, p, h)                                                                      \
@@ -65,15 +66,17 @@ struct opt {
     {.kind = OPT_KIND_SIZE, .name = (n), .arg = (a), .to.size = (p), .help = (h)}
 #define OPT_FLAG(n, p, h) {.kind = OPT_KIND_FLAG, .name = (n), .to.flag = (p), .help = (h)}
 #define OPT_END {.kind = OPT_KIND_END}
+/* clang-format on */
 
 enum { OPT_MAX_MODES = 8, OPT_SHOWN = -1 };
 
 struct command {
-    const char *name;                    /* "glm-import"; a mode's: "glm-verify diff" */
-    const char *synopsis[OPT_MAX_MODES]; /* what follows name and options: "SRC CKPT"; one a mode */
-    const char *summary;                 /* one sentence for --help */
-    int min_args, max_args;              /* how many arguments are not options */
-    const struct opt *opts;              /* ended by OPT_END */
+    const char *name; /* "glm-import"; a mode's: "glm-verify diff" */
+    const char *synopsis
+        [OPT_MAX_MODES];    /* what follows name and options: "SRC CKPT"; one a mode */
+    const char *summary;    /* one sentence for --help */
+    int min_args, max_args; /* how many arguments are not options */
+    const struct opt *opts; /* ended by OPT_END */
 };
 
 /* Parses argv[1..]. On return 0 *argv holds the arguments that are not options and *argc their
@@ -98,10 +101,12 @@ struct common_options {
     bool json, quiet;
 };
 
+/* clang-format off */
 #define OPT_COMMON(c)                                                                               \
     OPT_INT("threads", "n", &(c)->threads, 1, 1024, "threads that work at the same time"),          \
         OPT_FLAG("json", &(c)->json, "print the result as one JSON object"),                        \
         OPT_FLAG("quiet", &(c)->quiet, "print no progress and no notes")
+/* clang-format on */
 
 /* The number given, else one per CPU that this process may use, at most 64. */
 int cli_threads(const struct common_options *c);

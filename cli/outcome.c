@@ -60,8 +60,8 @@ static void print_error(const struct codec_error *e)
     printf("changed      %" PRId64 " of %" PRId64 " elements", e->changed, e->count);
     if (e->non_finite > 0)
         printf(", %" PRId64 " not finite", e->non_finite);
-    printf("\nerror        at most %.6g absolute, %.6g relative, SNR %.2f dB\n", e->max_abs,
-        e->max_rel, codec_snr_db(e));
+    printf("\nerror        at most %.6g absolute, %.6g relative, SNR %.2f dB\n",
+        e->max_abs, e->max_rel, codec_snr_db(e));
 }
 
 static void print_text(const struct outcome *o)
@@ -70,12 +70,13 @@ static void print_text(const struct outcome *o)
     char bytes[24], took[32];
     const uint64_t size = r->written_bytes + r->skipped_bytes;
     printf("%-11s  %s\n", r->dry_run ? "would write" : "written", o->output);
-    printf("tensors      %" PRId64 " (%" PRId64 " in Hugging Face's count), %" PRId64 " elements\n",
+    printf("tensors      %" PRId64 " (%" PRId64 " in Hugging Face's count), %" PRId64
+           " elements\n",
         r->tensors, r->hf_tensors, r->elements);
     if (r->converted > 0)
         printf("converted    %" PRId64 " tensors\n", r->converted);
-    printf("size         %s in %" PRId64 " file%s\n", progress_bytes(size, bytes, sizeof bytes),
-        r->shards, r->shards == 1 ? "" : "s");
+    printf("size         %s in %" PRId64 " file%s\n",
+        progress_bytes(size, bytes, sizeof bytes), r->shards, r->shards == 1 ? "" : "s");
     if (r->topology[0] != '\0')
         printf("topology     %s %s\n", r->topology, r->layout);
     if (r->has_error)

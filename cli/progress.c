@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 enum {
-    WINDOW = 16,           /* samples of the rate shown: old speed should not hide a stall */
-    TERMINAL_MS = 200,     /* between two drawings of the status line */
-    LOG_MS = 10000,        /* between two lines of a log */
+    WINDOW = 16,       /* samples of the rate shown: old speed should not hide a stall */
+    TERMINAL_MS = 200, /* between two drawings of the status line */
+    LOG_MS = 10000,    /* between two lines of a log */
     SAMPLE_MS = 500,
 };
 
@@ -22,7 +22,7 @@ struct progress {
     struct progress_options o;
     bool terminal, drawn, ended;
     char what[64];
-    uint64_t begin_ns;         /* of this phase */
+    uint64_t begin_ns; /* of this phase */
     uint64_t drawn_ns, done, total, first_done;
     struct sample window[WINDOW]; /* ring, oldest at samples % WINDOW when full */
     uint64_t samples;
@@ -79,7 +79,11 @@ const char *progress_bytes(uint64_t bytes, char *buf, size_t size)
         v /= 1000;
         u++;
     }
-    snprintf(buf, size, "%.*f %s", u == 0 || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2, v, units[u]);
+    snprintf(buf, size, "%.*f %s",
+        u == 0 || v >= 99.95 ? 0
+            : v >= 9.995     ? 1
+                             : 2,
+        v, units[u]);
     return buf;
 }
 
@@ -122,7 +126,8 @@ static void status(const struct progress *p, uint64_t at_ns, char *buf, size_t s
 {
     char done[24], total[24], speed[24], left[32];
     const double r = rate(p, at_ns);
-    int n = snprintf(buf, size, "%s: %s", p->what, progress_bytes(p->done, done, sizeof done));
+    int n = snprintf(
+        buf, size, "%s: %s", p->what, progress_bytes(p->done, done, sizeof done));
     if (p->total > 0)
         n += snprintf(buf + n, size - (size_t)n, " of %s, %d %%",
             progress_bytes(p->total, total, sizeof total),
@@ -175,7 +180,8 @@ static void summary(struct progress *p, uint64_t at_ns)
     fflush(p->o.out);
 }
 
-static void begin_phase(struct progress *p, const char *what, uint64_t done, uint64_t at_ns)
+static void begin_phase(
+    struct progress *p, const char *what, uint64_t done, uint64_t at_ns)
 {
     if (p->what[0] != '\0')
         summary(p, at_ns);

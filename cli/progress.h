@@ -14,9 +14,9 @@
 #include "kernels/base/events.h"
 
 struct progress_options {
-    const char *name;           /* "glm-import", in front of notes and log lines */
-    FILE *out;                  /* NULL: stderr */
-    bool quiet;                 /* draw nothing, no notes */
+    const char *name; /* "glm-import", in front of notes and log lines */
+    FILE *out;        /* NULL: stderr */
+    bool quiet;       /* draw nothing, no notes */
     enum { PROGRESS_AUTO, PROGRESS_TERMINAL, PROGRESS_LOG } mode; /* AUTO: isatty(out) */
     uint64_t (*now_ns)(void *ctx); /* NULL: CLOCK_MONOTONIC */
     void *clock_ctx;

@@ -18,7 +18,8 @@ const volatile sig_atomic_t *signals_catch(void)
         if (sigaction(numbers[i], NULL, &old) != 0 || old.sa_handler == SIG_IGN)
             continue;
         /* SA_RESTART: the stop is seen between pieces of work, not by every single call. */
-        struct sigaction new = {.sa_handler = remember, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
+        struct sigaction new = {
+            .sa_handler = remember, .sa_flags = SA_RESTART | (int)SA_RESETHAND};
         sigemptyset(&new.sa_mask);
         sigaction(numbers[i], &new, NULL);
     }

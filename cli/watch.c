@@ -4,7 +4,8 @@
 
 void watch_begin(struct watch *w, const char *name, const struct common_options *common)
 {
-    w->progress = progress_new(&(struct progress_options){.name = name, .quiet = common->quiet});
+    w->progress =
+        progress_new(&(struct progress_options){.name = name, .quiet = common->quiet});
     w->events = progress_events(w->progress, signals_catch());
 }
 

@@ -17,5 +17,5 @@ run cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr -I. \
     --enable=warning,portability --suppress=missingIncludeSystem --suppress=nullPointerOutOfMemory \
     kernels ckpt convert verify cli
 # shellcheck disable=SC2046 # no spaces in our names
-run shellcheck -S warning $(git ls-files '*.sh') .ci/run
+run shellcheck -x -S warning $(git ls-files '*.sh') .ci/run
 exit $bad

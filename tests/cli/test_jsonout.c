@@ -34,9 +34,12 @@ Test(jsonout, keeps_the_order_in_which_keys_were_added)
     char *text = print(&j, &err);
     cr_expect_eq(err.code, GLM_OK, "%s", err.text);
     cr_expect_str_eq(text,
-        "{\n  \"z\": \"ä\\\"\\n\",\n  \"bytes\": 1506659881000,\n  \"topology\": {\n    \"tp\": -1\n"
-        "  },\n  \"list\": [\n    true,\n    0.5,\n    null,\n    null\n  ],\n  \"a\": null,\n"
-        "  \"id\": \"01ab000000000000000000000000000000000000000000000000000000000000\"\n}\n");
+        "{\n  \"z\": \"ä\\\"\\n\",\n  \"bytes\": 1506659881000,\n  \"topology\": {\n    "
+        "\"tp\": -1\n"
+        "  },\n  \"list\": [\n    true,\n    0.5,\n    null,\n    null\n  ],\n  \"a\": "
+        "null,\n"
+        "  \"id\": "
+        "\"01ab000000000000000000000000000000000000000000000000000000000000\"\n}\n");
     free(text);
     jsonout_clear(&j);
 }

@@ -22,14 +22,18 @@ static void scene_begin(struct scene *s, int mode, bool quiet)
 {
     *s = (struct scene){.ns = 5000000000u};
     s->f = open_memstream(&s->text, &s->size);
-    struct progress_options o = {.name = "glm-x", .out = s->f, .quiet = quiet, .now_ns = scene_now,
+    struct progress_options o = {.name = "glm-x",
+        .out = s->f,
+        .quiet = quiet,
+        .now_ns = scene_now,
         .clock_ctx = s};
     o.mode = mode;
     s->p = progress_new(&o);
     s->e = progress_events(s->p, NULL);
 }
 
-static void scene_at(struct scene *s, double seconds, const char *what, uint64_t done, uint64_t total)
+static void scene_at(
+    struct scene *s, double seconds, const char *what, uint64_t done, uint64_t total)
 {
     s->ns = 5000000000u + (uint64_t)(seconds * 1e9);
     glm_events_progress(&s->e, what, done, total);
@@ -81,7 +85,8 @@ Test(progress, a_stall_shows_soon_and_the_rate_forgets_old_speed)
     for (int i = 1; i <= 32; i++) /* eight seconds of nothing */
         scene_at(&s, 2 + 0.25 * i, "import", 2000000000u, 4000000000u);
     for (int i = 1; i <= 20; i++)
-        scene_at(&s, 10 + 0.5 * i, "import", 2000000000u + (uint64_t)i * 1000000u, 4000000000u);
+        scene_at(&s, 10 + 0.5 * i, "import", 2000000000u + (uint64_t)i * 1000000u,
+            4000000000u);
     scene_end(&s, false,
         "glm-x: import: 2.00 GB of 4.00 GB, 50 %, stalled\n"
         "glm-x: import: 2.02 GB of 4.00 GB, 50 %, 2.00 MB/s, 16 min 30 s left\n");
@@ -95,7 +100,8 @@ Test(progress, a_new_phase_closes_the_last_one_and_a_resumed_one_counts_what_it_
     scene_at(&s, 1, "check", 1000, 1000);
     scene_at(&s, 1, "import", 500000, 1000000);
     scene_at(&s, 2, "import", 1000000, 1000000);
-    scene_end(&s, true, "check: 1.00 kB in 1.0 s, 1.00 kB/s\nimport: 500 kB in 1.0 s, 500 kB/s\n");
+    scene_end(&s, true,
+        "check: 1.00 kB in 1.0 s, 1.00 kB/s\nimport: 500 kB in 1.0 s, 500 kB/s\n");
 }
 
 Test(progress, a_note_stands_on_its_own_line_and_failure_leaves_no_summary)
@@ -128,16 +134,16 @@ Test(progress, bytes_and_times_are_written_for_people)
         uint64_t v;
         const char *text;
     } bytes[] = {{0, "0 B"}, {999, "999 B"}, {1000, "1.00 kB"}, {9994, "9.99 kB"},
-        {99949, "99.9 kB"}, {999499, "999 kB"}, {999600, "1.00 MB"}, {1506659881000u, "1.51 TB"},
-        {UINT64_MAX, "18.4 EB"}};
+        {99949, "99.9 kB"}, {999499, "999 kB"}, {999600, "1.00 MB"},
+        {1506659881000u, "1.51 TB"}, {UINT64_MAX, "18.4 EB"}};
     char buf[32];
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++)
         cr_expect_str_eq(progress_bytes(bytes[i].v, buf, sizeof buf), bytes[i].text);
     static const struct {
         double v;
         const char *text;
-    } times[] = {{0, "0.0 s"}, {9.94, "9.9 s"}, {9.96, "10 s"}, {59.4, "59 s"}, {59.6, "1 min 00 s"},
-        {185, "3 min 05 s"}, {7620, "2 h 07 min"}};
+    } times[] = {{0, "0.0 s"}, {9.94, "9.9 s"}, {9.96, "10 s"}, {59.4, "59 s"},
+        {59.6, "1 min 00 s"}, {185, "3 min 05 s"}, {7620, "2 h 07 min"}};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
         cr_expect_str_eq(progress_time(times[i].v, buf, sizeof buf), times[i].text);
 }

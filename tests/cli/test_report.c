@@ -23,14 +23,18 @@ Test(report, one_sentence_on_stderr_and_the_exit_status_of_the_code)
     static const struct {
         enum glm_code code;
         int sys_errno, status;
-    } cases[] = {{GLM_EMISMATCH, 0, 1}, {GLM_EUSAGE, 0, 2}, {GLM_EFORMAT, 0, 3}, {GLM_EIO, 0, 4},
-        {GLM_ENOMEM, 0, 4}, {GLM_EDEVICE, 0, 4}, {GLM_ESTOPPED, SIGTERM, 128 + SIGTERM}};
+    } cases[] = {{GLM_EMISMATCH, 0, 1}, {GLM_EUSAGE, 0, 2}, {GLM_EFORMAT, 0, 3},
+        {GLM_EIO, 0, 4}, {GLM_ENOMEM, 0, 4}, {GLM_EDEVICE, 0, 4},
+        {GLM_ESTOPPED, SIGTERM, 128 + SIGTERM}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct glm_error err
-            = {.code = cases[i].code, .sys_errno = cases[i].sys_errno, .text = "a: is wrong"};
-        cr_expect_eq(cli_report("glm-x", &err), cases[i].status, "code %d", (int)cases[i].code);
+        struct glm_error err = {.code = cases[i].code,
+            .sys_errno = cases[i].sys_errno,
+            .text = "a: is wrong"};
+        cr_expect_eq(
+            cli_report("glm-x", &err), cases[i].status, "code %d", (int)cases[i].code);
     }
-    struct glm_error err = {.code = GLM_EFORMAT, .text = "model.safetensors: byte 8: is wrong"};
+    struct glm_error err = {
+        .code = GLM_EFORMAT, .text = "model.safetensors: byte 8: is wrong"};
     cr_redirect_stderr();
     cli_report("glm-x", &err);
     fflush(stderr);

@@ -1,0 +1,42 @@
+#!/bin/bash
+# Sourced by the runners of command lines: a scratch folder that holds what examples speak of.
+#
+#     tiny        a Hugging Face model directory of a few hundred kilobytes
+#     tiny.ckpt   the same, imported at TP 2, PP 2, EP 4
+#
+# scratch_new sets $scratch to a new folder with copies of both (made once), on the PATH the
+# commands of $BIN. Everything is removed at exit.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+: "${BIN:=$root/build/release/bin}" "${TOOLS:=$root/build/release/tools}"
+PATH=$BIN:$PATH
+export PATH BIN TOOLS LC_ALL=C.UTF-8
+
+scratch_all=$(mktemp -d "${TMPDIR:-/tmp}/glm-cli-XXXXXX") || exit 1
+trap 'rm -rf "$scratch_all"' EXIT
+scratch_count=0
+
+# Leaves the model and its checkpoint in $scratch_all/model; says why not and returns 1.
+scratch_model() {
+    local m=$scratch_all/model
+    [ -e "$m" ] && return 0
+    if [ ! -x "$TOOLS/toy" ] || [ ! -x "$BIN/glm-import" ]; then
+        echo "SKIP ${0##*/}: toy or glm-import is not built"
+        return 1
+    fi
+    mkdir "$m" || return 1
+    (cd "$root" && "$TOOLS/toy" --config fixtures/configs/tiny-a.json --files 2 --gauss \
+        --out "$m/tiny") > "$scratch_all/log" 2>&1 \
+        && "$BIN/glm-import" --quiet --tp 2 --pp 2 --ep 4 "$m/tiny" "$m/tiny.ckpt" \
+            >> "$scratch_all/log" 2>&1 && return 0
+    echo "FAIL ${0##*/}: the tiny model could not be made"
+    sed 's/^/    /' "$scratch_all/log"
+    exit 1
+}
+
+scratch_new() {
+    scratch_count=$((scratch_count + 1))
+    scratch=$scratch_all/$scratch_count
+    mkdir "$scratch"
+    cp -r "$scratch_all/model/." "$scratch"
+}
