@@ -33,7 +33,7 @@ PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
            -Wmissing-prototypes -Wvla -Werror
 CFLAGS_release := -O2 -g
-CFLAGS_asan    := -O1 -g -fsanitize=address,undefined -fno-omit-frame-pointer \
+CFLAGS_asan    := -O1 -g -DSIMD_BASELINE -fsanitize=address,undefined -fno-omit-frame-pointer \
                   -fno-sanitize-recover=undefined
 # -ffp-contract=off: a fused multiply-add would give other bits on other machines.
 CFLAGS  := -std=c11 -D_GNU_SOURCE -fPIC -ffp-contract=off -pthread $(WARN) $(CFLAGS_$(CONFIG)) -I. \
@@ -60,8 +60,15 @@ PROGS    := $(PROG_SRC:cli/%.c=$(BUILD)/bin/%)
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 TOOLS    := $(TOOL_SRC:tests/support/main_%.c=$(BUILD)/tools/%)
 
+# The zstd filter for other HDF5 programs. It calls nothing of libhdf5 and must not be linked to it.
+PLUGIN := $(BUILD)/plugin/libh5zstd.so
+
 all: ## build the commands, the library and the HDF5 plugin (the default)
-all: $(PROGS) $(TOOLS)
+all: $(PROGS) $(TOOLS) $(PLUGIN)
+
+$(PLUGIN): plugin/h5zstd.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -shared $(LDFLAGS) $< -lzstd -o $@
 
 # The loops over elements are written for the vectoriser, which may not select between two
 # computed floats where a trap could be observed. The bits are the same at every level.

@@ -2,7 +2,8 @@
  *
  * The body is a static SIMD_BODY function; SIMD_AVX2 marks the caller that compiles it wide. The
  * arithmetic is IEEE per element in both (no contraction, no reassociation), so the bits are the
- * same; only the speed differs. */
+ * same; only the speed differs. -DSIMD_BASELINE leaves the wide copies out: the sanitizer build has
+ * it, so the tests see both. */
 #ifndef KERNELS_BASE_SIMD_H
 #define KERNELS_BASE_SIMD_H
 
@@ -10,7 +11,7 @@
 
 #define SIMD_BODY static inline __attribute__((always_inline))
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(SIMD_BASELINE)
 #define SIMD_AVX2 __attribute__((target("avx2")))
 static inline bool simd_avx2(void)
 {
