@@ -152,7 +152,7 @@ check "tools/layers.sh" 60 tools/layers.sh
 check "make headers" 300 "$MAKE" --no-print-directory -j"$JOBS" headers
 if command -v mandoc > /dev/null; then
     for page in man/*.[1-9]; do
-        [ -e "$page" ] && check "mandoc -Tlint $page" 20 mandoc -Tlint -Wwarning "$page"
+        [ -e "$page" ] && check "mandoc -Tlint $page" 20 tools/lint_man.sh "$page"
     done
 else
     skip "mandoc -Tlint" "mandoc is not installed"

@@ -12,7 +12,7 @@ run() { # tool, arguments
     fi
 }
 
-run mandoc -Tlint -Wwarning man/*.[1-9]
+run tools/lint_man.sh man/*.[1-9]
 run cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr -I. \
     --enable=warning,portability --suppress=missingIncludeSystem --suppress=nullPointerOutOfMemory \
     kernels ckpt convert verify cli
