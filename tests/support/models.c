@@ -35,3 +35,12 @@ struct table *models_table(const char *name, bool drop_mtp)
     need(&err);
     return t;
 }
+
+struct placement *models_placement(const struct table *t, struct topology topo)
+{
+    struct glm_error err = {0};
+    struct placement *p = NULL;
+    placement_init(&p, t, &topo, &err);
+    need(&err);
+    return p;
+}
