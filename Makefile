@@ -63,12 +63,19 @@ TOOLS    := $(TOOL_SRC:tests/support/main_%.c=$(BUILD)/tools/%)
 # The zstd filter for other HDF5 programs. It calls nothing of libhdf5 and must not be linked to it.
 PLUGIN := $(BUILD)/plugin/libh5zstd.so
 
+# Stands between a program and its files, for the fault sweeps (tests/fault/fault.c).
+FAULT := $(BUILD)/libfault.so
+
 all: ## build the commands, the library and the HDF5 plugin (the default)
 all: $(PROGS) $(TOOLS) $(PLUGIN)
 
 $(PLUGIN): plugin/h5zstd.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -shared $(LDFLAGS) $< -lzstd -o $@
+
+$(FAULT): $(wildcard tests/fault/*.c tests/fault/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -fsanitize%,$(CFLAGS)) -fvisibility=hidden -shared $(filter %.c,$^) -o $@
 
 # The loops over elements are written for the vectoriser, which may not select between two
 # computed floats where a trap could be observed. The bits are the same at every level.
@@ -103,7 +110,7 @@ $(BUILD)/libglm.so.0: $(call obj,$(LIB_SRC))
 	$(CC) $(LDFLAGS) -shared -Wl,-soname,libglm.so.0 -Wl,--no-undefined $^ $(LIBS) -o $@
 
 # Everything that `make test` runs, built and not run.
-test-programs: $(TESTS) $(TOOLS)
+test-programs: $(TESTS) $(TOOLS) $(FAULT)
 
 clean: ## remove what was built
 	rm -rf build

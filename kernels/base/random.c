@@ -59,7 +59,8 @@ static double fixed_cos_turn(double u)
         1.0 / 6227020800.0, -1.0 / 39916800.0, 1.0 / 362880.0, -1.0 / 5040.0, 1.0 / 120.0,
         -1.0 / 6.0, 1.0};
     static const double cosine[] = {1.0 / 20922789888000.0, -1.0 / 87178291200.0,
-        1.0 / 479001600.0, -1.0 / 3628800.0, 1.0 / 40320.0, -1.0 / 720.0, 1.0 / 24.0, -0.5, 1.0};
+        1.0 / 479001600.0, -1.0 / 3628800.0, 1.0 / 40320.0, -1.0 / 720.0, 1.0 / 24.0,
+        -0.5, 1.0};
     const double y = 4.0 * u, k = floor(y + 0.5);
     const double t = (y - k) * 1.5707963267948966, s = t * t;
     double sp = sine[0], cp = cosine[0];
@@ -69,16 +70,21 @@ static double fixed_cos_turn(double u)
     }
     const double st = sp * t;
     switch ((int)k & 3) {
-    case 0: return cp;
-    case 1: return -st;
-    case 2: return -cp;
-    default: return st;
+    case 0:
+        return cp;
+    case 1:
+        return -st;
+    case 2:
+        return -cp;
+    default:
+        return st;
     }
 }
 
 static uint32_t first_word(const unsigned char *d)
 {
-    return (uint32_t)d[0] | (uint32_t)d[1] << 8 | (uint32_t)d[2] << 16 | (uint32_t)d[3] << 24;
+    return (uint32_t)d[0] | (uint32_t)d[1] << 8 | (uint32_t)d[2] << 16
+        | (uint32_t)d[3] << 24;
 }
 
 struct random_stream random_open(uint32_t seed, const char *purpose, const char *name)
@@ -95,16 +101,18 @@ struct random_stream random_open(uint32_t seed, const char *purpose, const char 
 
 double random_normal(const struct random_stream *s, uint64_t index)
 {
-    const uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), s->name[0], s->name[1]};
+    const uint32_t counter[4] = {
+        (uint32_t)index, (uint32_t)(index >> 32), s->name[0], s->name[1]};
     uint32_t x[4];
     philox4x32_10(counter, s->key, x);
-    const uint64_t a = ((uint64_t)x[1] << 32 | x[0]) >> 11, b = ((uint64_t)x[3] << 32 | x[2]) >> 11;
+    const uint64_t a = ((uint64_t)x[1] << 32 | x[0]) >> 11,
+                   b = ((uint64_t)x[3] << 32 | x[2]) >> 11;
     const double u1 = (double)(a + 1) * 0x1p-53, u2 = (double)b * 0x1p-53;
     return sqrt(-2.0 * fixed_log(u1)) * fixed_cos_turn(u2);
 }
 
-void random_normal_f32(const struct random_stream *s, uint64_t first, uint64_t count, double mean,
-    double std, float *out)
+void random_normal_f32(const struct random_stream *s, uint64_t first, uint64_t count,
+    double mean, double std, float *out)
 {
     for (uint64_t i = 0; i < count; i++)
         out[i] = (float)(mean + std * random_normal(s, first + i));

@@ -27,7 +27,7 @@ void philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
 struct random_stream random_open(uint32_t seed, const char *purpose, const char *name);
 double random_normal(const struct random_stream *s, uint64_t index);
 /* out[k] = (float)(mean + std * normal(first + k)), the sum and the product in double. */
-void random_normal_f32(const struct random_stream *s, uint64_t first, uint64_t count, double mean,
-    double std, float *out);
+void random_normal_f32(const struct random_stream *s, uint64_t first, uint64_t count,
+    double mean, double std, float *out);
 
 #endif

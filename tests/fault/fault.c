@@ -55,9 +55,11 @@ static int log_fd = -1;
 
 static void start(void)
 {
-    static const char *const names[] = {"count", "kill", "tear", "short", "enospc", "edquot", "eio", "power"};
+    static const char *const names[] = {
+        "count", "kill", "tear", "short", "enospc", "edquot", "eio", "power"};
     started = true;
-    const char *r = getenv("FAULT_ROOT"), *m = getenv("FAULT_MODE"), *k = getenv("FAULT_AT");
+    const char *r = getenv("FAULT_ROOT"), *m = getenv("FAULT_MODE"),
+               *k = getenv("FAULT_AT");
     const char *w = getenv("FAULT_LOSE"), *l = getenv("FAULT_LOG");
     if (!r || !realpath(r, root))
         return;
@@ -66,12 +68,15 @@ static void start(void)
         if (strcmp(m, names[i]) == 0)
             mode = (enum mode)i;
     at = k ? atol(k) : 0;
-    lose = w && strcmp(w, "data") == 0 ? UNDO_DATA : w && strcmp(w, "names") == 0 ? UNDO_NAMES : UNDO_ALL;
+    lose = w && strcmp(w, "data") == 0 ? UNDO_DATA
+        : w && strcmp(w, "names") == 0 ? UNDO_NAMES
+                                       : UNDO_ALL;
     if (l)
-        log_fd = (int)syscall(SYS_openat, AT_FDCWD, l, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        log_fd = (int)syscall(
+            SYS_openat, AT_FDCWD, l, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (mode == POWER) {
-        snprintf(stash_path, sizeof stash_path, "%.*s.stash-%d", (int)sizeof stash_path - 32, root,
-            (int)getpid());
+        snprintf(stash_path, sizeof stash_path, "%.*s.stash-%d",
+            (int)sizeof stash_path - 32, root, (int)getpid());
         syscall(SYS_mkdirat, AT_FDCWD, stash_path, 0700);
         undo_start(stash_path);
     }
@@ -102,7 +107,8 @@ static bool path_of(int fd, char out[PATH_MAX])
     if (n <= 0)
         return false;
     out[n] = 0;
-    return strncmp(out, root, root_length) == 0 && (out[root_length] == '/' || !out[root_length]);
+    return strncmp(out, root, root_length) == 0
+        && (out[root_length] == '/' || !out[root_length]);
 }
 
 static void enter(void)
@@ -120,7 +126,8 @@ static long leave(long result, int error)
 }
 
 /* The folder and last name of a path; -1 if the folder is not under FAULT_ROOT. */
-static int folder(int dirfd, const char *path, char name[NAME_MAX + 1], char full[PATH_MAX])
+static int folder(
+    int dirfd, const char *path, char name[NAME_MAX + 1], char full[PATH_MAX])
 {
     char parent[PATH_MAX];
     if (!root_length || strlen(path) >= sizeof parent)
@@ -132,7 +139,8 @@ static int folder(int dirfd, const char *path, char name[NAME_MAX + 1], char ful
     snprintf(name, NAME_MAX + 1, "%.255s", slash ? slash + 1 : parent);
     if (slash)
         slash[slash == parent] = 0;
-    const int fd = (int)syscall(SYS_openat, dirfd, slash ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd = (int)syscall(
+        SYS_openat, dirfd, slash ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0 && path_of(fd, full)) {
         const size_t n = strlen(full);
         snprintf(full + n, PATH_MAX - n, "/%s", name);
@@ -156,14 +164,18 @@ static enum verdict point(const char *call, const char *path, int need)
         return GO;
     const bool space = (need & SPACE) != 0;
     switch (mode) {
-    case COUNT: return GO;
-    case KILL: kill(getpid(), SIGKILL); break;
+    case COUNT:
+        return GO;
+    case KILL:
+        kill(getpid(), SIGKILL);
+        break;
     case TEAR:
         if (need & BYTES_)
             return HALF;
         kill(getpid(), SIGKILL);
         break;
-    case SHORT: return now == at && need & BYTES_ ? HALF : GO;
+    case SHORT:
+        return now == at && need & BYTES_ ? HALF : GO;
     case ENOSPC_MODE:
     case EDQUOT_MODE:
         errno = mode == ENOSPC_MODE ? ENOSPC : EDQUOT;
@@ -171,7 +183,8 @@ static enum verdict point(const char *call, const char *path, int need)
     case EIO_MODE:
         errno = EIO;
         return now == at ? FAIL : GO;
-    case POWER: power_loss();
+    case POWER:
+        power_loss();
     }
     return GO;
 }
@@ -195,7 +208,8 @@ static long finish_record(struct undo_record *r, long result)
 
 /* ---- writes ---- */
 
-static long do_write(const char *call, int fd, const void *data, size_t size, off_t where, bool here)
+static long do_write(
+    const char *call, int fd, const void *data, size_t size, off_t where, bool here)
 {
     char path[PATH_MAX];
     struct undo_record *r = NULL;
@@ -208,13 +222,15 @@ static long do_write(const char *call, int fd, const void *data, size_t size, of
             size = half(fd, size);
         off_t from = where;
         if (here) {
-            from = syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND ? (off_t)syscall(SYS_lseek, fd, 0, SEEK_END)
-                                                             : (off_t)syscall(SYS_lseek, fd, 0, SEEK_CUR);
+            from = syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND
+                ? (off_t)syscall(SYS_lseek, fd, 0, SEEK_END)
+                : (off_t)syscall(SYS_lseek, fd, 0, SEEK_CUR);
         }
         if (mode == POWER)
             r = undo_bytes(fd, from, size);
     }
-    const long n = here ? syscall(SYS_write, fd, data, size) : syscall(SYS_pwrite64, fd, data, size, where);
+    const long n = here ? syscall(SYS_write, fd, data, size)
+                        : syscall(SYS_pwrite64, fd, data, size, where);
     const int e = errno;
     if (mode == TEAR && at > 0 && now >= at)
         kill(getpid(), SIGKILL);
@@ -242,7 +258,8 @@ static ssize_t do_vector(int fd, const struct iovec *v, int count, off_t where, 
 {
     ssize_t done = 0;
     for (int i = 0; i < count; i++) {
-        const ssize_t n = do_write("writev", fd, v[i].iov_base, v[i].iov_len, where + done, here);
+        const ssize_t n =
+            do_write("writev", fd, v[i].iov_base, v[i].iov_len, where + done, here);
         if (n < 0)
             return done ? done : n;
         done += n;
@@ -265,7 +282,8 @@ EXPORT ssize_t pwritev64(int fd, const struct iovec *v, int count, off64_t where
 }
 
 /* Not emulated: the caller falls back to reading and writing. */
-EXPORT ssize_t copy_file_range(int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags)
+EXPORT ssize_t copy_file_range(
+    int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags)
 {
     char path[PATH_MAX];
     enter();
@@ -275,7 +293,8 @@ EXPORT ssize_t copy_file_range(int in, off64_t *from, int out, off64_t *to, size
     return leave(n, errno);
 }
 
-static int do_length(const char *call, int fd, off_t length, int fallocate_mode, off_t from, off_t size)
+static int do_length(
+    const char *call, int fd, off_t length, int fallocate_mode, off_t from, off_t size)
 {
     char path[PATH_MAX];
     struct undo_record *r = NULL;
@@ -287,7 +306,8 @@ static int do_length(const char *call, int fd, off_t length, int fallocate_mode,
         if (mode == POWER)
             r = cut ? undo_length(fd, length) : undo_bytes(fd, from, (size_t)size);
     }
-    const long n = cut ? syscall(SYS_ftruncate, fd, length) : syscall(SYS_fallocate, fd, fallocate_mode, from, size);
+    const long n = cut ? syscall(SYS_ftruncate, fd, length)
+                       : syscall(SYS_fallocate, fd, fallocate_mode, from, size);
     return (int)finish_record(r, n);
 }
 
@@ -401,21 +421,20 @@ static int do_open(int dirfd, const char *path, int flags, mode_t perm)
         syscall(SYS_close, dir);
     }
     return (int)finish_record(r, syscall(SYS_openat, dirfd, path, flags, perm));
-failed:
-    {
-        const int e = errno;
-        syscall(SYS_close, dir);
-        return (int)leave(-1, e);
-    }
+failed : {
+    const int e = errno;
+    syscall(SYS_close, dir);
+    return (int)leave(-1, e);
+}
 }
 
-#define PERMISSIONS(flags, after)                                   \
-    mode_t perm = 0;                                                \
-    if ((flags) & (O_CREAT | O_TMPFILE)) {                          \
-        va_list args;                                               \
-        va_start(args, after);                                      \
-        perm = va_arg(args, mode_t);                                \
-        va_end(args);                                               \
+#define PERMISSIONS(flags, after)                                                        \
+    mode_t perm = 0;                                                                     \
+    if ((flags) & (O_CREAT | O_TMPFILE)) {                                               \
+        va_list args;                                                                    \
+        va_start(args, after);                                                           \
+        perm = va_arg(args, mode_t);                                                     \
+        va_end(args);                                                                    \
     }
 
 EXPORT int open(const char *path, int flags, ...)
@@ -447,15 +466,19 @@ static FILE *do_fopen(const char *path, const char *how)
 {
     char name[NAME_MAX + 1], full[PATH_MAX];
     const int flags = strchr(how, '+') ? O_RDWR : strchr(how, 'r') ? O_RDONLY : O_WRONLY;
-    const int more = strchr(how, 'w') ? O_CREAT | O_TRUNC : strchr(how, 'a') ? O_CREAT | O_APPEND : 0;
+    const int more = strchr(how, 'w') ? O_CREAT | O_TRUNC
+        : strchr(how, 'a')            ? O_CREAT | O_APPEND
+                                      : 0;
     enter();
     const int dir = flags == O_RDONLY ? -1 : folder(AT_FDCWD, path, name, full);
     leave(0, errno);
     if (dir >= 0) {
-        dprintf(2, "fault: %s is written through stdio, whose writes cannot be seen\n", full);
+        dprintf(
+            2, "fault: %s is written through stdio, whose writes cannot be seen\n", full);
         abort();
     }
-    const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags | more | O_CLOEXEC, 0666);
+    const int fd =
+        (int)syscall(SYS_openat, AT_FDCWD, path, flags | more | O_CLOEXEC, 0666);
     return fd < 0 ? NULL : fdopen(fd, how);
 }
 EXPORT FILE *fopen(const char *path, const char *how)
@@ -467,7 +490,8 @@ EXPORT FILE *fopen64(const char *path, const char *how)
     return do_fopen(path, how);
 }
 
-static int do_make(const char *call, int dirfd, const char *path, mode_t perm, const char *target, int from)
+static int do_make(const char *call, int dirfd, const char *path, mode_t perm,
+    const char *target, int from)
 {
     char name[NAME_MAX + 1], full[PATH_MAX];
     struct undo_record *r = NULL;
@@ -482,9 +506,10 @@ static int do_make(const char *call, int dirfd, const char *path, mode_t perm, c
         if (v == FAIL)
             return (int)leave(-1, e);
     }
-    return (int)finish_record(r, call[0] == 'm' ? syscall(SYS_mkdirat, dirfd, path, perm)
-        : call[0] == 'l'                        ? syscall(SYS_linkat, from, target, dirfd, path, 0)
-                                                : syscall(SYS_symlinkat, target, dirfd, path));
+    return (int)finish_record(r,
+        call[0] == 'm'       ? syscall(SYS_mkdirat, dirfd, path, perm)
+            : call[0] == 'l' ? syscall(SYS_linkat, from, target, dirfd, path, 0)
+                             : syscall(SYS_symlinkat, target, dirfd, path));
 }
 
 EXPORT int mkdir(const char *path, mode_t perm)

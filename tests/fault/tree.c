@@ -11,8 +11,8 @@ void tree_remove(int dir, const char *name)
 {
     if (syscall(SYS_unlinkat, dir, name, 0) == 0)
         return;
-    const int fd =
-        (int)syscall(SYS_openat, dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int fd = (int)syscall(
+        SYS_openat, dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return;
     DIR *d = fdopendir(fd);

@@ -26,11 +26,11 @@ struct node {
 
 struct undo_record {
     enum kind kind;
-    bool bare[2];            /* node, node2 still wait for an fsync */
+    bool bare[2]; /* node, node2 still wait for an fsync */
     struct node *node, *node2;
     char name[NAME_MAX + 1], name2[NAME_MAX + 1];
-    char stash[32];          /* what was unlinked or renamed over; "" nothing */
-    off_t at, length;        /* BYTES: where; the file's length before */
+    char stash[32];   /* what was unlinked or renamed over; "" nothing */
+    off_t at, length; /* BYTES: where; the file's length before */
     size_t size;
     void *old;
     struct undo_record *prev;
@@ -43,7 +43,8 @@ static int stash_count;
 
 void undo_start(const char *stash)
 {
-    stash_fd = (int)syscall(SYS_openat, AT_FDCWD, stash, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    stash_fd =
+        (int)syscall(SYS_openat, AT_FDCWD, stash, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
 static void die(const char *what)
@@ -101,11 +102,14 @@ static struct undo_record *keep(int fd, off_t at, size_t size)
         die("stat a file");
     r->at = at;
     r->length = st.st_size;
-    r->size = at >= st.st_size ? 0 : size < (size_t)(st.st_size - at) ? size : (size_t)(st.st_size - at);
+    r->size = at >= st.st_size             ? 0
+        : size < (size_t)(st.st_size - at) ? size
+                                           : (size_t)(st.st_size - at);
     if (r->size == 0)
         return r;
     r->old = malloc(r->size);
-    if (!r->old || syscall(SYS_pread64, r->node->fd, r->old, r->size, at) != (long)r->size)
+    if (!r->old
+        || syscall(SYS_pread64, r->node->fd, r->old, r->size, at) != (long)r->size)
         die("read the old bytes");
     return r;
 }
@@ -146,7 +150,8 @@ struct undo_record *undo_remove(int dir, const char *name, bool folder)
     return r;
 }
 
-struct undo_record *undo_rename(int dir, const char *name, int dir2, const char *name2, bool swap)
+struct undo_record *undo_rename(
+    int dir, const char *name, int dir2, const char *name2, bool swap)
 {
     struct undo_record *r = record(swap ? SWAP : RENAME, dir);
     snprintf(r->name, sizeof r->name, "%s", name);
@@ -193,18 +198,24 @@ static void undo_one(struct undo_record *r)
         if (syscall(SYS_ftruncate, d, r->length) != 0)
             die("cut a file");
         break;
-    case CREATE: tree_remove(d, r->name); break;
+    case CREATE:
+        tree_remove(d, r->name);
+        break;
     case REMOVE:
         if (r->stash[0])
             syscall(SYS_renameat, stash_fd, r->stash, d, r->name);
         break;
-    case REMOVE_FOLDER: syscall(SYS_mkdirat, d, r->name, 0777); break;
+    case REMOVE_FOLDER:
+        syscall(SYS_mkdirat, d, r->name, 0777);
+        break;
     case RENAME:
         syscall(SYS_renameat, d2, r->name2, d, r->name);
         if (r->stash[0])
             syscall(SYS_renameat, stash_fd, r->stash, d2, r->name2);
         break;
-    case SWAP: syscall(SYS_renameat2, d, r->name, d2, r->name2, 2 /* RENAME_EXCHANGE */); break;
+    case SWAP:
+        syscall(SYS_renameat2, d, r->name, d2, r->name2, 2 /* RENAME_EXCHANGE */);
+        break;
     }
 }
 
@@ -212,8 +223,8 @@ void undo_lose(enum undo_what what)
 {
     for (struct undo_record *r = last; r; r = r->prev) {
         const bool data = r->kind == BYTES;
-        if ((r->bare[0] || r->bare[1]) && !(what == UNDO_DATA && !data) &&
-            !(what == UNDO_NAMES && data))
+        if ((r->bare[0] || r->bare[1]) && !(what == UNDO_DATA && !data)
+            && !(what == UNDO_NAMES && data))
             undo_one(r);
     }
 }

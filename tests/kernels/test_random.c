@@ -34,18 +34,21 @@ Test(random, normals_are_numpys_to_the_last_bit)
         const char *name;
         uint64_t first;
         double value[4];
-    } golden[] = { /* philox.normal(7, "init", name, 4, first) */
-        {"model.norm.weight", 0, {0x1.bca03d62dd79ap+0, -0x1.13edcdf68cf1bp+0,
-            0x1.92e63a6933b24p+0, 0x1.0d9bbbc6ff848p-1}},
-        {"model.layers.3.mlp.experts.11.up_proj.weight", 4294967294u, {-0x1.d65eefc7918e8p-1,
-            -0x1.93c62d6f85654p-1, 0x1.175ee1c6bcb43p+0, 0x1.db9ad381d06bdp-1}},
+    } golden[] = {
+        /* philox.normal(7, "init", name, 4, first) */
+        {"model.norm.weight", 0,
+            {0x1.bca03d62dd79ap+0, -0x1.13edcdf68cf1bp+0, 0x1.92e63a6933b24p+0,
+                0x1.0d9bbbc6ff848p-1}},
+        {"model.layers.3.mlp.experts.11.up_proj.weight", 4294967294u,
+            {-0x1.d65eefc7918e8p-1, -0x1.93c62d6f85654p-1, 0x1.175ee1c6bcb43p+0,
+                0x1.db9ad381d06bdp-1}},
     };
     for (size_t i = 0; i < 2; i++) {
         const struct random_stream s = random_open(7, "init", golden[i].name);
         for (uint64_t k = 0; k < 4; k++) {
             const double v = random_normal(&s, golden[i].first + k);
-            cr_assert(v == golden[i].value[k], "%s %d: %a, expected %a", golden[i].name, (int)k, v,
-                golden[i].value[k]);
+            cr_assert(v == golden[i].value[k], "%s %d: %a, expected %a", golden[i].name,
+                (int)k, v, golden[i].value[k]);
         }
     }
 }
@@ -68,24 +71,28 @@ Test(random, normals_have_the_moments_of_a_normal_distribution)
 
 Test(random, streams_of_other_names_seeds_and_purposes_differ)
 {
-    const struct random_stream a = random_open(1, "init", "x"), b = random_open(1, "init", "y");
-    const struct random_stream c = random_open(2, "init", "x"), d = random_open(1, "data", "x");
+    const struct random_stream a = random_open(1, "init", "x"),
+                               b = random_open(1, "init", "y");
+    const struct random_stream c = random_open(2, "init", "x"),
+                               d = random_open(1, "data", "x");
     const double z = random_normal(&a, 5);
-    cr_assert(z != random_normal(&b, 5) && z != random_normal(&c, 5) && z != random_normal(&d, 5));
+    cr_assert(z != random_normal(&b, 5) && z != random_normal(&c, 5)
+        && z != random_normal(&d, 5));
     cr_assert(z != random_normal(&a, 5 + (UINT64_C(1) << 32)), "the index has 64 bits");
 }
 
 Test(tiny, files_are_the_ones_transformers_wrote)
 {
     static const char *const names[] = {"tiny-a-bf16", "tiny-a-f32", "tiny-a-bf16-nomtp",
-        "tiny-a-bf16-fused", "tiny-a-f32-fused", "tiny-b-bf16", "tiny-b-f32", "tiny-b-plain-bf16",
-        "tiny-c-bf16", "tiny-c-f32"};
+        "tiny-a-bf16-fused", "tiny-a-f32-fused", "tiny-b-bf16", "tiny-b-f32",
+        "tiny-b-plain-bf16", "tiny-c-bf16", "tiny-c-f32"};
     char *dir = tmpdir_new();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct glm_error err = {0};
         char fixture[64];
         snprintf(fixture, sizeof fixture, "fixtures/%s", names[i]);
-        cr_expect_eq(tiny_write(tmpdir_path(dir, "%s", names[i]), fixture, &err), 0, "%s", err.text);
+        cr_expect_eq(tiny_write(tmpdir_path(dir, "%s", names[i]), fixture, &err), 0, "%s",
+            err.text);
     }
     tmpdir_remove(dir);
 }
@@ -102,7 +109,8 @@ Test(tiny, a_changed_digest_is_refused)
     free(sums);
     const char *copied[] = {"tiny.json", "config.json"};
     for (int i = 0; i < 2; i++) {
-        header = tmpdir_read(tmpdir_path("fixtures/tiny-b-plain-bf16", "%s", copied[i]), &size);
+        header = tmpdir_read(
+            tmpdir_path("fixtures/tiny-b-plain-bf16", "%s", copied[i]), &size);
         tmpdir_write(tmpdir_path(dir, "%s", copied[i]), header, size);
         free(header);
     }

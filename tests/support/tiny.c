@@ -27,7 +27,8 @@ static int ends(const char *name, const char *tail)
 
 /* ---- whole files ---- */
 
-static int slurp(const char *path, unsigned char **data, size_t *size, struct glm_error *err)
+static int slurp(
+    const char *path, unsigned char **data, size_t *size, struct glm_error *err)
 {
     struct stat st;
     FILE *f = fopen(path, "rb");
@@ -59,8 +60,10 @@ static int write_checked(const struct tiny *t, const char *name, const char *hex
         snprintf(found + 2 * i, 3, "%02x", d[i]);
     if (strncmp(found, hex, 2 * SHA256_DIGEST_LENGTH) != 0)
         return glm_fail(err, GLM_EMISMATCH,
-            "%s/%s: made again, it has SHA-256 %s instead of %.64s; run fixtures/make_tiny.py "
-            "--record if the rules changed", t->fixture, name, found, hex);
+            "%s/%s: made again, it has SHA-256 %s instead of %.64s; run "
+            "fixtures/make_tiny.py "
+            "--record if the rules changed",
+            t->fixture, name, found, hex);
     snprintf(path, sizeof path, "%s/%s", t->dir, name);
     FILE *f = fopen(path, "wb");
     const size_t n = f ? fwrite(data, 1, size, f) : 0;
@@ -90,8 +93,9 @@ static void put_values(const struct tiny *t, const struct part *p)
         std = 0.1;
     else {
         std = 1.0 / sqrt((double)p->inputs);
-        if (t->small_latents &&
-            (ends(p->name, "q_a_proj.weight") || ends(p->name, "kv_a_proj_with_mqa.weight")))
+        if (t->small_latents
+            && (ends(p->name, "q_a_proj.weight")
+                || ends(p->name, "kv_a_proj_with_mqa.weight")))
             std = std * 0.01;
     }
     const struct random_stream s = random_open(t->seed, "tiny", p->name);
@@ -109,8 +113,8 @@ static void put_values(const struct tiny *t, const struct part *p)
     }
 }
 
-static void put_stack(const struct tiny *t, const char *name, const int64_t *shape, int is_float,
-    unsigned char *out)
+static void put_stack(const struct tiny *t, const char *name, const int64_t *shape,
+    int is_float, unsigned char *out)
 {
     const char *kind = strrchr(name, '.') + 1;
     const int64_t halves = strcmp(kind, "gate_up_proj") == 0 ? 2 : 1;
@@ -118,9 +122,16 @@ static void put_stack(const struct tiny *t, const char *name, const int64_t *sha
     for (int64_t i = 0; i < shape[0] * halves; i++) {
         char member[256];
         snprintf(member, sizeof member, "%.*s%lld.%s.weight", (int)(kind - name), name,
-            (long long)(i / halves), halves == 1 ? kind : i % 2 ? "up_proj" : "gate_proj");
-        put_values(t, &(struct part){.name = member, .count = count, .inputs = shape[2],
-            .out = out, .is_float = is_float});
+            (long long)(i / halves),
+            halves == 1 ? kind
+                : i % 2 ? "up_proj"
+                        : "gate_proj");
+        put_values(t,
+            &(struct part){.name = member,
+                .count = count,
+                .inputs = shape[2],
+                .out = out,
+                .is_float = is_float});
         out += count * (is_float ? 4 : 2);
     }
 }
@@ -138,14 +149,19 @@ static int put_tensor(const struct tiny *t, const char *name, const json_t *line
     for (size_t i = 0; i < rank && i < 3; i++)
         count *= shape[i] = json_integer_value(json_array_get(dims, i));
     const int is_float = dtype && strcmp(dtype, "F32") == 0;
-    if (rank > 3 || end > room || begin > end || end - begin != (size_t)count * (is_float ? 4 : 2))
+    if (rank > 3 || end > room || begin > end
+        || end - begin != (size_t)count * (is_float ? 4 : 2))
         return glm_fail(err, GLM_EFORMAT, "%s: tensor '%s' does not fit its header line",
             t->fixture, name);
     if (rank == 3)
         put_stack(t, name, shape, is_float, data + begin);
     else
-        put_values(t, &(struct part){.name = name, .count = count,
-            .inputs = shape[rank ? rank - 1 : 0], .out = data + begin, .is_float = is_float});
+        put_values(t,
+            &(struct part){.name = name,
+                .count = count,
+                .inputs = shape[rank ? rank - 1 : 0],
+                .out = data + begin,
+                .is_float = is_float});
     return 0;
 }
 
@@ -154,7 +170,8 @@ static size_t data_size(json_t *header)
     size_t size = 0;
     const char *name;
     json_t *line;
-    json_object_foreach(header, name, line) {
+    json_object_foreach(header, name, line)
+    {
         const json_t *at = json_object_get(line, "data_offsets");
         const size_t end = (size_t)json_integer_value(json_array_get(at, 1));
         size = end > size ? end : size;
@@ -162,8 +179,8 @@ static size_t data_size(json_t *header)
     return size;
 }
 
-static int write_weights(const struct tiny *t, const char *name, const char *hex,
-    struct glm_error *err)
+static int write_weights(
+    const struct tiny *t, const char *name, const char *hex, struct glm_error *err)
 {
     char path[1024];
     unsigned char *head = NULL, *file = NULL;
@@ -185,10 +202,8 @@ static int write_weights(const struct tiny *t, const char *name, const char *hex
         goto out;
     }
     memcpy(file, head, size);
-    json_object_foreach(header, tensor, line)
-        if (strcmp(tensor, "__metadata__") != 0 &&
-            put_tensor(t, tensor, line, file + size, data, err) != 0)
-            goto out;
+    json_object_foreach(header, tensor, line) if (strcmp(tensor, "__metadata__") != 0
+        && put_tensor(t, tensor, line, file + size, data, err) != 0) goto out;
     write_checked(t, name, hex, file, size + data, err);
 out:
     json_decref(header);
@@ -205,7 +220,8 @@ static int read_rules(struct tiny *t, struct glm_error *err)
     snprintf(path, sizeof path, "%s/tiny.json", t->fixture);
     json_t *root = json_load_file(path, 0, NULL);
     if (!root)
-        return glm_fail(err, GLM_EFORMAT, "%s: expected {\"seed\": N, \"small_latents\": B}", path);
+        return glm_fail(
+            err, GLM_EFORMAT, "%s: expected {\"seed\": N, \"small_latents\": B}", path);
     t->seed = (uint32_t)json_integer_value(json_object_get(root, "seed"));
     t->small_latents = json_is_true(json_object_get(root, "small_latents"));
     json_decref(root);
@@ -226,10 +242,12 @@ int tiny_write(const char *dir, const char *fixture, struct glm_error *err)
         goto out;
     }
     char *rest = NULL;
-    for (char *l = strtok_r((char *)sums, "\n", &rest); l; l = strtok_r(NULL, "\n", &rest)) {
+    for (char *l = strtok_r((char *)sums, "\n", &rest); l;
+         l = strtok_r(NULL, "\n", &rest)) {
         const char *name = l + 66; /* 64 digits, two spaces */
         if (strlen(l) < 67) {
-            glm_fail(err, GLM_EFORMAT, "%s: line '%s' is not '<digest>  <name>'", path, l);
+            glm_fail(
+                err, GLM_EFORMAT, "%s: line '%s' is not '<digest>  <name>'", path, l);
             goto out;
         }
         if (ends(name, ".safetensors")) {
@@ -240,8 +258,8 @@ int tiny_write(const char *dir, const char *fixture, struct glm_error *err)
         char side[1024];
         snprintf(side, sizeof side, "%s/%s", fixture, name);
         free(data);
-        if (slurp(side, &data, &size, err) != 0 ||
-            write_checked(&t, name, l, data, size, err) != 0)
+        if (slurp(side, &data, &size, err) != 0
+            || write_checked(&t, name, l, data, size, err) != 0)
             goto out;
     }
 out:

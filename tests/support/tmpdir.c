@@ -128,7 +128,8 @@ int tmpdir_differ(const char *a, const char *b)
         struct stat sa, sb;
         snprintf(pa, sizeof pa, "%s/%s", a, e->d_name);
         snprintf(pb, sizeof pb, "%s/%s", b, e->d_name);
-        if (stat(pa, &sa) != 0 || stat(pb, &sb) != 0 || S_ISDIR(sa.st_mode) != S_ISDIR(sb.st_mode)) {
+        if (stat(pa, &sa) != 0 || stat(pb, &sb) != 0
+            || S_ISDIR(sa.st_mode) != S_ISDIR(sb.st_mode)) {
             fprintf(stderr, "%s is in one folder only\n", pa);
             differ = 1;
         } else

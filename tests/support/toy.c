@@ -30,7 +30,12 @@ static const struct {
     const char *name;
     size_t size;
 } types[TOY_TYPES] = {
-    {"BF16", 2}, {"F16", 2}, {"F32", 4}, {"F8_E4M3", 1}, {"F8_E8M0", 1}, {"U8", 1},
+    {"BF16", 2},
+    {"F16", 2},
+    {"F32", 4},
+    {"F8_E4M3", 1},
+    {"F8_E8M0", 1},
+    {"U8", 1},
 };
 
 size_t toy_type_size(enum toy_type type)
@@ -46,7 +51,8 @@ const char *toy_type_name(enum toy_type type)
 /* ---- the configuration, as far as shapes need it ---- */
 
 struct shape {
-    int64_t hidden, vocab, dense, expert, layers, mtp, heads, q_lora, kv_lora, nope, rope, v;
+    int64_t hidden, vocab, dense, expert, layers, mtp, heads, q_lora, kv_lora, nope, rope,
+        v;
     int64_t experts, shared, index_heads, index_dim;
     bool tied;
     bool *is_dense, *has_indexer;
@@ -86,17 +92,18 @@ static void read_layers(struct shape *s, const json_t *root)
 static int read_shape(struct shape *s, const json_t *root)
 {
     *s = (struct shape){0};
-    if (get(root, "hidden_size", &s->hidden) || get(root, "vocab_size", &s->vocab) ||
-        get(root, "intermediate_size", &s->dense) ||
-        get(root, "moe_intermediate_size", &s->expert) ||
-        get(root, "num_hidden_layers", &s->layers) ||
-        get(root, "num_attention_heads", &s->heads) || get(root, "q_lora_rank", &s->q_lora) ||
-        get(root, "kv_lora_rank", &s->kv_lora) || get(root, "qk_nope_head_dim", &s->nope) ||
-        get(root, "qk_rope_head_dim", &s->rope) || get(root, "v_head_dim", &s->v) ||
-        get(root, "n_routed_experts", &s->experts) ||
-        get(root, "n_shared_experts", &s->shared) ||
-        get(root, "index_n_heads", &s->index_heads) ||
-        get(root, "index_head_dim", &s->index_dim))
+    if (get(root, "hidden_size", &s->hidden) || get(root, "vocab_size", &s->vocab)
+        || get(root, "intermediate_size", &s->dense)
+        || get(root, "moe_intermediate_size", &s->expert)
+        || get(root, "num_hidden_layers", &s->layers)
+        || get(root, "num_attention_heads", &s->heads)
+        || get(root, "q_lora_rank", &s->q_lora) || get(root, "kv_lora_rank", &s->kv_lora)
+        || get(root, "qk_nope_head_dim", &s->nope)
+        || get(root, "qk_rope_head_dim", &s->rope) || get(root, "v_head_dim", &s->v)
+        || get(root, "n_routed_experts", &s->experts)
+        || get(root, "n_shared_experts", &s->shared)
+        || get(root, "index_n_heads", &s->index_heads)
+        || get(root, "index_head_dim", &s->index_dim))
         return -1;
     s->mtp = get_or(root, "num_nextn_predict_layers", 0);
     s->tied = json_is_true(json_object_get(root, "tie_word_embeddings"));
@@ -153,7 +160,9 @@ static void add_scale(struct build *b, const char *weight, int64_t rows, int64_t
     const int64_t r = fp8 ? (o->block[0] ? o->block[0] : 128) : 1;
     const int64_t c = fp8 ? (o->block[1] ? o->block[1] : 128) : 32;
     char *name = NULL;
-    if (asprintf(&name, "%.*s%s", (int)stem, weight, fp8 ? ".weight_scale_inv" : ".weight_scale") < 0) {
+    if (asprintf(&name, "%.*s%s", (int)stem, weight,
+            fp8 ? ".weight_scale_inv" : ".weight_scale")
+        < 0) {
         b->failed = 1;
         return;
     }
@@ -170,8 +179,8 @@ static void add_scale(struct build *b, const char *weight, int64_t rows, int64_t
 enum flags { PLAIN = 0, QUANT = 1, FLOAT = 2 };
 
 /* rank: 1 (cols = 1 is ignored), 2; the name is "<prefix><suffix>". */
-static void add(struct build *b, const char *prefix, const char *suffix, int rank, int64_t rows,
-    int64_t cols, int flags)
+static void add(struct build *b, const char *prefix, const char *suffix, int rank,
+    int64_t rows, int64_t cols, int flags)
 {
     char *name = NULL;
     if (asprintf(&name, "%s%s", prefix, suffix) < 0) {
@@ -192,8 +201,8 @@ static void add(struct build *b, const char *prefix, const char *suffix, int ran
         add_scale(b, name, rows, cols);
 }
 
-static void add_stack(struct build *b, const char *prefix, const char *suffix, int64_t experts,
-    int64_t rows, int64_t cols, int kind)
+static void add_stack(struct build *b, const char *prefix, const char *suffix,
+    int64_t experts, int64_t rows, int64_t cols, int kind)
 {
     char *name = NULL;
     if (asprintf(&name, "%s%s", prefix, suffix) < 0) {
@@ -213,7 +222,8 @@ static void add_stack(struct build *b, const char *prefix, const char *suffix, i
     finish(b, t);
 }
 
-static void add_attention(struct build *b, const struct shape *s, const char *p, bool indexer)
+static void add_attention(
+    struct build *b, const struct shape *s, const char *p, bool indexer)
 {
     const int64_t H = s->hidden, N = s->heads;
     add(b, p, "self_attn.q_a_proj.weight", 2, s->q_lora, H, QUANT);
@@ -225,14 +235,16 @@ static void add_attention(struct build *b, const struct shape *s, const char *p,
     add(b, p, "self_attn.o_proj.weight", 2, H, N * s->v, QUANT);
     if (!indexer)
         return;
-    add(b, p, "self_attn.indexer.wq_b.weight", 2, s->index_heads * s->index_dim, s->q_lora, QUANT);
+    add(b, p, "self_attn.indexer.wq_b.weight", 2, s->index_heads * s->index_dim,
+        s->q_lora, QUANT);
     add(b, p, "self_attn.indexer.wk.weight", 2, s->index_dim, H, QUANT);
     add(b, p, "self_attn.indexer.k_norm.weight", 1, s->index_dim, 1, PLAIN);
     add(b, p, "self_attn.indexer.k_norm.bias", 1, s->index_dim, 1, PLAIN);
     add(b, p, "self_attn.indexer.weights_proj.weight", 2, s->index_heads, H, PLAIN);
 }
 
-static void add_mlp(struct build *b, const char *p, const char *which, int64_t width, int64_t hidden)
+static void add_mlp(
+    struct build *b, const char *p, const char *which, int64_t width, int64_t hidden)
 {
     char prefix[160];
     snprintf(prefix, sizeof prefix, "%smlp.%s", p, which);
@@ -286,8 +298,8 @@ static char *config_text(const char *path, json_t *root, const struct toy_option
     json_t *copy = json_deep_copy(root);
     if (o->form == TOY_FP8)
         json_object_set_new(copy, "quantization_config",
-            json_pack("{s:s, s:s, s:s, s:[I,I]}", "activation_scheme", "dynamic", "fmt", "e4m3",
-                "quant_method", "fp8", "weight_block_size",
+            json_pack("{s:s, s:s, s:s, s:[I,I]}", "activation_scheme", "dynamic", "fmt",
+                "e4m3", "quant_method", "fp8", "weight_block_size",
                 (json_int_t)(o->block[0] ? o->block[0] : 128),
                 (json_int_t)(o->block[1] ? o->block[1] : 128)));
     else if (o->form != TOY_PLAIN)
@@ -295,8 +307,8 @@ static char *config_text(const char *path, json_t *root, const struct toy_option
             json_pack("{s:s, s:s, s:[i,i]}", "fmt", "e4m3", "quant_method", "mxfp8",
                 "weight_block_size", 1, 32));
     if (o->dtype != TOY_BF16)
-        json_object_set_new(copy, "dtype",
-            json_string(o->dtype == TOY_F32 ? "float32" : "float16"));
+        json_object_set_new(
+            copy, "dtype", json_string(o->dtype == TOY_F32 ? "float32" : "float16"));
     char *text = json_dumps(copy, JSON_INDENT(2));
     json_decref(copy);
     return text;

@@ -23,18 +23,18 @@ enum toy_form {
 enum toy_type { TOY_BF16, TOY_F16, TOY_F32, TOY_E4M3, TOY_E8M0, TOY_U8, TOY_TYPES };
 
 struct toy_options {
-    const char *config;   /* path of config.json */
-    int files;            /* safetensors files; 0: 1 (named model.safetensors, no index) */
+    const char *config; /* path of config.json */
+    int files;          /* safetensors files; 0: 1 (named model.safetensors, no index) */
     enum toy_form form;
-    enum toy_type dtype;  /* TOY_BF16 (default), TOY_F16, TOY_F32 */
-    int64_t block[2];     /* TOY_FP8; 0,0: 128,128 */
+    enum toy_type dtype; /* TOY_BF16 (default), TOY_F16, TOY_F32 */
+    int64_t block[2];    /* TOY_FP8; 0,0: 128,128 */
     uint64_t seed;
-    bool fused;           /* experts.gate_up_proj / experts.down_proj instead of one per expert */
-    bool no_mtp;          /* leave the MTP layers out (config.json still claims them) */
-    bool gauss;           /* values like trained weights: normal, std 0.02 */
-    bool sparse;          /* headers only: data is a hole */
-    bool no_sides;        /* config.json and index only */
-    int threads;          /* 0: 2 */
+    bool fused;  /* experts.gate_up_proj / experts.down_proj instead of one per expert */
+    bool no_mtp; /* leave the MTP layers out (config.json still claims them) */
+    bool gauss;  /* values like trained weights: normal, std 0.02 */
+    bool sparse; /* headers only: data is a hole */
+    bool no_sides; /* config.json and index only */
+    int threads;   /* 0: 2 */
 };
 
 struct toy_tensor {
@@ -43,17 +43,17 @@ struct toy_tensor {
     int rank;
     int64_t shape[3];
     uint64_t bytes;
-    bool quantised;   /* a matrix of the FP8 release's E4M3 set */
+    bool quantised; /* a matrix of the FP8 release's E4M3 set */
     bool is_scale;
-    int64_t fused;    /* 0; 1: gate_up stack, 2: down stack: elements are the members' */
+    int64_t fused; /* 0; 1: gate_up stack, 2: down stack: elements are the members' */
 };
 
 struct toy_model {
     struct toy_tensor *tensors; /* embedding, layers ascending, norm, head */
     int64_t count;
-    int64_t elements;           /* without scales */
+    int64_t elements; /* without scales */
     uint64_t bytes;
-    char *config_text;          /* as it will be written */
+    char *config_text; /* as it will be written */
 };
 
 const char *toy_error(void);
@@ -65,8 +65,8 @@ void toy_model_clear(struct toy_model *m);
 int toy_write(const char *dir, const struct toy_options *o);
 
 /* Elements [first, first+count) of a tensor's data, in its own type. */
-void toy_fill(const struct toy_options *o, const struct toy_tensor *t, int64_t first, int64_t count,
-    void *out);
+void toy_fill(const struct toy_options *o, const struct toy_tensor *t, int64_t first,
+    int64_t count, void *out);
 size_t toy_type_size(enum toy_type type);
 const char *toy_type_name(enum toy_type type); /* the safetensors spelling */
 

@@ -30,7 +30,8 @@ static uint32_t finite32(uint64_t x)
     return (v & 0x7f800000u) == 0x7f800000u ? v ^ 0x00800000u : v;
 }
 
-static void fill_bits(uint64_t h, enum toy_type type, int64_t first, int64_t count, void *out)
+static void fill_bits(
+    uint64_t h, enum toy_type type, int64_t first, int64_t count, void *out)
 {
     const uint64_t base = h + (uint64_t)first;
     uint8_t *b = out;
@@ -99,8 +100,10 @@ static void make_quantiles(void)
     for (int i = 1; i < QUANTILES; i++) {
         const double p = (double)i / QUANTILES;
         for (int k = 0; k < 30; k++)
-            z -= fmax(-0.5, fmin(0.5, (0.5 * erfc(-z * M_SQRT1_2) - p) /
-                (exp(-0.5 * z * z) * 0.3989422804014327)));
+            z -= fmax(-0.5,
+                fmin(0.5,
+                    (0.5 * erfc(-z * M_SQRT1_2) - p)
+                        / (exp(-0.5 * z * z) * 0.3989422804014327)));
         quantile[i] = (float)z;
     }
     quantile[QUANTILES] = 4.8f;
@@ -132,7 +135,8 @@ static uint8_t to_e4m3(float v)
     return (uint8_t)(sign | (m < 8 ? m : ((e + 7) << 3) + m - 8));
 }
 
-static void fill_gauss(uint64_t h, enum toy_type type, int64_t first, int64_t count, void *out)
+static void fill_gauss(
+    uint64_t h, enum toy_type type, int64_t first, int64_t count, void *out)
 {
     pthread_once(&quantile_once, make_quantiles);
     const uint64_t base = h + (uint64_t)first;
@@ -154,8 +158,8 @@ static void fill_run(const struct toy_options *o, const char *name, size_t lengt
 {
     const uint64_t h = name_hash(name, length, o->seed);
     const char bias[] = "e_score_correction_bias";
-    const bool is_bias = length > sizeof bias - 1 &&
-        memcmp(name + length - (sizeof bias - 1), bias, sizeof bias - 1) == 0;
+    const bool is_bias = length > sizeof bias - 1
+        && memcmp(name + length - (sizeof bias - 1), bias, sizeof bias - 1) == 0;
     if (is_bias)
         fill_bias(h, first, count, out);
     else if (t->is_scale && t->type == TOY_F32)
@@ -167,20 +171,23 @@ static void fill_run(const struct toy_options *o, const char *name, size_t lengt
 }
 
 /* A fused stack has the elements of its members, so that both layouts are the same model. */
-static void fill_stack(const struct toy_options *o, const struct toy_tensor *t, int64_t first,
-    int64_t count, unsigned char *out)
+static void fill_stack(const struct toy_options *o, const struct toy_tensor *t,
+    int64_t first, int64_t count, unsigned char *out)
 {
     const int64_t parts = t->fused == 1 ? 2 : 1;
     const int64_t part = t->shape[1] / parts * t->shape[2];
     const size_t size = toy_type_size(t->type);
-    const size_t stem = strlen(t->name) - strlen(t->fused == 1 ? "gate_up_proj" : "down_proj");
+    const size_t stem =
+        strlen(t->name) - strlen(t->fused == 1 ? "gate_up_proj" : "down_proj");
     while (count > 0) {
         const int64_t which = first / part, at = first % part;
         const int64_t n = count < part - at ? count : part - at;
-        const char *projection = t->fused == 2 ? "down_proj" : which % 2 ? "up_proj" : "gate_proj";
+        const char *projection = t->fused == 2 ? "down_proj"
+            : which % 2                        ? "up_proj"
+                                               : "gate_proj";
         char name[256];
-        const int length = snprintf(name, sizeof name, "%.*s%lld.%s.weight", (int)stem, t->name,
-            (long long)(which / parts), projection);
+        const int length = snprintf(name, sizeof name, "%.*s%lld.%s.weight", (int)stem,
+            t->name, (long long)(which / parts), projection);
         fill_run(o, name, (size_t)length, t, at, n, out);
         out += (size_t)n * size;
         first += n;
@@ -188,8 +195,8 @@ static void fill_stack(const struct toy_options *o, const struct toy_tensor *t, 
     }
 }
 
-void toy_fill(const struct toy_options *o, const struct toy_tensor *t, int64_t first, int64_t count,
-    void *out)
+void toy_fill(const struct toy_options *o, const struct toy_tensor *t, int64_t first,
+    int64_t count, void *out)
 {
     if (t->fused)
         fill_stack(o, t, first, count, out);

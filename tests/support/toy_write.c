@@ -89,15 +89,16 @@ static int distribute(struct job *j)
     int file = 0;
     for (int64_t i = 0; i < m->count; i++) {
         j->order[i] = &m->tensors[i];
-        while (file + 1 < j->files && done >= m->bytes / (uint64_t)j->files * (uint64_t)(file + 1))
+        while (file + 1 < j->files
+            && done >= m->bytes / (uint64_t)j->files * (uint64_t)(file + 1))
             j->first[++file] = i;
         done += m->tensors[i].bytes;
     }
     while (file < j->files)
         j->first[++file] = m->count;
     for (int f = 0; f < j->files; f++)
-        qsort(j->order + j->first[f], (size_t)(j->first[f + 1] - j->first[f]), sizeof *j->order,
-            by_type_then_name);
+        qsort(j->order + j->first[f], (size_t)(j->first[f + 1] - j->first[f]),
+            sizeof *j->order, by_type_then_name);
     return 0;
 }
 
@@ -122,7 +123,8 @@ static char *print_header(const struct job *j, int file, size_t *size)
     uint64_t at = 0;
     for (int64_t i = j->first[file]; i < j->first[file + 1]; i++) {
         const struct toy_tensor *t = j->order[i];
-        fprintf(f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t->name, toy_type_name(t->type));
+        fprintf(
+            f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t->name, toy_type_name(t->type));
         for (int d = 0; d < t->rank; d++)
             fprintf(f, "%s%lld", d ? "," : "", (long long)t->shape[d]);
         fprintf(f, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
@@ -232,7 +234,8 @@ static int write_index(const struct job *j)
     FILE *f = fopen(path, "wb");
     if (!f)
         return toy_fail("%s: %s", path, strerror(errno));
-    fprintf(f, "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {",
+    fprintf(f,
+        "{\n  \"metadata\": {\n    \"total_size\": %llu\n  },\n  \"weight_map\": {",
         (unsigned long long)j->m->bytes);
     for (int file = 0; file < j->files; file++) {
         file_name(j, file, name, sizeof name);
@@ -251,7 +254,9 @@ static int write_tokenizer(const char *dir)
     FILE *f = fopen(path, "wb");
     if (!f)
         return toy_fail("%s: %s", path, strerror(errno));
-    fprintf(f, "{\"version\":\"1.0\",\"model\":{\"type\":\"WordLevel\",\"unk_token\":\"t0\",\"vocab\":{");
+    fprintf(f,
+        "{\"version\":\"1.0\",\"model\":{\"type\":\"WordLevel\",\"unk_token\":\"t0\","
+        "\"vocab\":{");
     for (int i = 0; i < 512; i++)
         fprintf(f, "%s\"t%d\":%d", i ? "," : "", i, i);
     fprintf(f, "}}}\n");
@@ -264,9 +269,13 @@ static int write_sides(const char *dir)
         const char *name, *text;
     } sides[] = {
         {"chat_template.jinja",
-            "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"},
-        {"LICENSE", "MIT License\n\nA toy model: its weights are a mix of names and numbers.\n"},
-        {"README.md", "---\nlicense: mit\n---\n# Toy\n\nMade by a generator; \xc3\xbc is not ASCII.\n"},
+            "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% "
+            "endfor %}"},
+        {"LICENSE",
+            "MIT License\n\nA toy model: its weights are a mix of names and numbers.\n"},
+        {"README.md",
+            "---\nlicense: mit\n---\n# Toy\n\nMade by a generator; \xc3\xbc is not "
+            "ASCII.\n"},
         {"generation_config.json",
             "{\n  \"eos_token_id\": 1,\n  \"pad_token_id\": 0,\n  \"temperature\": 1.0,\n"
             "  \"top_p\": 0.95\n}\n"},
@@ -308,5 +317,6 @@ out:
 
 int toy_write_t1(const char *dir)
 {
-    return toy_write(dir, &(struct toy_options){.config = "fixtures/configs/t1.json", .files = 4});
+    return toy_write(
+        dir, &(struct toy_options){.config = "fixtures/configs/t1.json", .files = 4});
 }
