@@ -72,6 +72,7 @@ all: $(PROGS) $(TOOLS) $(PLUGIN)
 $(PLUGIN): plugin/h5zstd.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -shared $(LDFLAGS) $< -lzstd -o $@
+$(BUILD)/tests/ckpt/test_plugin: | $(PLUGIN)
 
 $(FAULT): $(wildcard tests/fault/*.c tests/fault/*.h)
 	@mkdir -p $(@D)
