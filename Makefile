@@ -169,8 +169,7 @@ C_FILES := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 HEADERS := $(filter %.h,$(C_FILES))
 
 lint: ## layout of the source, static checks, manual pages, shell scripts
-	clang-format --dry-run -Werror $(C_FILES)
-	tools/lint.sh
+	@tools/lint.sh
 
 format: ## lay out the source by .clang-format
 	clang-format -i $(C_FILES)
@@ -200,7 +199,7 @@ install: ## commands, manuals, library, headers, HDF5 plugin, Python reader, com
 install: all $(BUILD)/libglm.so.0 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%)
 	install -d $(prefix)/bin $(prefix)/lib/pkgconfig $(prefix)/lib/hdf5/plugin \
 	    $(prefix)/share/glm $(prefix)/share/bash-completion/completions
-	install $(PROGS) $(prefix)/bin
+	$(if $(PROGS),install $(PROGS) $(prefix)/bin)
 	install -m 644 $(LIB) $(prefix)/lib
 	install -m 755 $(BUILD)/libglm.so.0 $(prefix)/lib
 	ln -sf libglm.so.0 $(prefix)/lib/libglm.so
@@ -211,8 +210,8 @@ install: all $(BUILD)/libglm.so.0 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%)
 	    install -D -m 644 $$m $(prefix)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
 	$(if $(PLUGIN),install -m 755 $(PLUGIN) $(prefix)/lib/hdf5/plugin)
 	$(if $(READER),install -m 644 $(READER) $(prefix)/share/glm)
-	install -m 644 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%) \
-	    $(prefix)/share/bash-completion/completions
+	$(if $(PROGS),install -m 644 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%) \
+	    $(prefix)/share/bash-completion/completions)
 
 uninstall: ## remove what install put there
 	rm -f $(PROGS:$(BUILD)/bin/%=$(prefix)/bin/%)

@@ -18,4 +18,15 @@ run cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr -I. \
     kernels ckpt convert verify cli
 # shellcheck disable=SC2046 # no spaces in our names
 run shellcheck -x -S warning $(git ls-files '*.sh') .ci/run
+# Which files, not each place: `make format` puts them right.
+if command -v clang-format > /dev/null; then
+    for f in $(git ls-files '*.c' '*.h'); do
+        clang-format --dry-run -Werror "$f" 2> /dev/null && continue
+        echo "lint: $f: layout differs from .clang-format (make format)"
+        bad=1
+    done
+else
+    echo "lint: clang-format is not installed (make deps-more)" >&2
+    bad=1
+fi
 exit $bad
