@@ -96,50 +96,108 @@ void codec_cast(const void *x, enum glm_dtype from, void *y, enum glm_dtype to, 
 
 /* ---- comparison ---- */
 
-/* Widens n elements to double. */
-static void load_f64(double *out, const void *x, enum glm_dtype type, int64_t at, int64_t n)
+/* Sums run in eight lanes, element i of a call in lane i mod 8, added as a tree at its end: eight
+ * additions are under way at a time, and the order depends on the position alone. */
+enum { LANES = 8, RUN = 256 };
+
+struct lanes { double signal[LANES], noise[LANES], max_abs[LANES], max_rel[LANES]; };
+
+/* Widens n elements to double, zeros behind them. */
+SIMD_BODY void load_run(double *restrict out, const void *x, enum glm_dtype type, int64_t at,
+    int64_t n)
 {
-    if (type == GLM_F64) {
+    memset(out, 0, sizeof(double) * RUN);
+    if (type == GLM_F64)
         memcpy(out, (const double *)x + at, sizeof(double) * (size_t)n);
-        return;
-    }
-    assert(castable(type));
-    for (int64_t i = 0; i < n; i++)
-        out[i] = (double)load_f32(x, type, at + i);
+    else if (type == GLM_F32)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (double)load_f32(x, GLM_F32, at + i);
+    else if (type == GLM_BF16)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (double)load_f32(x, GLM_BF16, at + i);
+    else
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (double)load_f32(x, GLM_F16, at + i);
 }
 
-static void compare_one(struct codec_error *e, double x, double y)
+/* Counts pairs with a NaN or an infinity and takes them out of the run. */
+static void set_aside(struct codec_error *e, double *a, double *b)
 {
-    if (!isfinite(x) || !isfinite(y)) {
-        e->non_finite++;
-        e->changed += !(x == y || (isnan(x) && isnan(y)));
-        return;
+    for (int i = 0; i < RUN; i++)
+        if (!isfinite(a[i]) || !isfinite(b[i])) {
+            e->non_finite++;
+            e->changed += !(a[i] == b[i] || (isnan(a[i]) && isnan(b[i])));
+            a[i] = b[i] = 0;
+        }
+}
+
+SIMD_BODY void add_run(struct codec_error *e, struct lanes *sum, double *restrict a,
+    double *restrict b)
+{
+    struct lanes s = *sum; /* a copy of its own stays in registers */
+    int64_t changed = 0;
+    int wild = 0;
+
+    for (int i = 0; i < RUN; i++)
+        wild |= !(fabs(a[i]) < INFINITY) | !(fabs(b[i]) < INFINITY);
+    if (wild)
+        set_aside(e, a, b);
+    for (int i = 0; i < RUN; i++)
+        changed += a[i] != b[i];
+    e->changed += changed;
+    for (int i = 0; i < RUN; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            const double x = a[i + k], d = fabs(b[i + k] - x), ax = fabs(x);
+            const double rel = d / (ax > 0 ? ax : INFINITY);
+            s.signal[k] += x * x;
+            s.noise[k] += d * d;
+            s.max_abs[k] = d > s.max_abs[k] ? d : s.max_abs[k];
+            s.max_rel[k] = rel > s.max_rel[k] ? rel : s.max_rel[k];
+        }
+    *sum = s;
+}
+
+SIMD_BODY void compare_any(struct codec_error *e, struct lanes *sum, const void *x,
+    enum glm_dtype xt, const void *y, enum glm_dtype yt, int64_t n)
+{
+    double a[RUN], b[RUN];
+
+    for (int64_t at = 0; at < n; at += RUN) {
+        const int64_t m = n - at < RUN ? n - at : RUN;
+        load_run(a, x, xt, at, m);
+        load_run(b, y, yt, at, m);
+        add_run(e, sum, a, b);
     }
-    const double d = fabs(y - x), ax = fabs(x);
-    e->signal += x * x;
-    if (d == 0)
-        return;
-    e->changed++;
-    e->noise += d * d;
-    e->max_abs = d > e->max_abs ? d : e->max_abs;
-    if (ax != 0 && d / ax > e->max_rel)
-        e->max_rel = d / ax;
+}
+
+SIMD_AVX2 static void compare_avx2(struct codec_error *e, struct lanes *sum, const void *x,
+    enum glm_dtype xt, const void *y, enum glm_dtype yt, int64_t n)
+{
+    compare_any(e, sum, x, xt, y, yt, n);
+}
+
+static double tree(const double v[LANES])
+{
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
 void codec_compare(struct codec_error *e, const void *x, enum glm_dtype xt, const void *y,
     enum glm_dtype yt, int64_t n)
 {
-    enum { RUN = 256 };
-    double a[RUN], b[RUN];
+    struct lanes sum = {0};
 
-    for (int64_t at = 0; at < n; at += RUN) {
-        const int64_t m = n - at < RUN ? n - at : RUN;
-        load_f64(a, x, xt, at, m);
-        load_f64(b, y, yt, at, m);
-        for (int64_t i = 0; i < m; i++)
-            compare_one(e, a[i], b[i]);
-    }
+    assert((castable(xt) || xt == GLM_F64) && (castable(yt) || yt == GLM_F64));
+    if (simd_avx2())
+        compare_avx2(e, &sum, x, xt, y, yt, n);
+    else
+        compare_any(e, &sum, x, xt, y, yt, n);
     e->count += n;
+    e->signal += tree(sum.signal);
+    e->noise += tree(sum.noise);
+    for (int k = 0; k < LANES; k++) {
+        e->max_abs = fmax(e->max_abs, sum.max_abs[k]);
+        e->max_rel = fmax(e->max_rel, sum.max_rel[k]);
+    }
 }
 
 void codec_error_add(struct codec_error *sum, const struct codec_error *part)

@@ -36,7 +36,7 @@ struct codec_error {
     int64_t count, changed;     /* elements; those whose value differs (NaN equals NaN) */
     int64_t non_finite;         /* NaN or Inf in x or y: counted apart, not in the sums */
     double max_abs, max_rel;    /* rel: |y-x|/|x|, x != 0 */
-    double signal, noise;       /* sums of x^2 and (y-x)^2, in element order */
+    double signal, noise;       /* sums of x^2 and (y-x)^2, in a fixed order */
 };
 /* x, y: BF16, F16, F32 or F64. Adds to *e, which starts as {0}. */
 void codec_compare(struct codec_error *e, const void *x, enum glm_dtype xt, const void *y,

@@ -153,7 +153,7 @@ Test(plugin, refuses_hostile_frames, .init = load_plugin)
 
     snprintf(path, sizeof path, "%s/c.h5", dir);
     for (int i = 0; i < CHUNK; i++)
-        raw[i] = (unsigned char)(i * i / 64);
+        raw[i] = (unsigned char)(i % 251 * (i % 251) / 64);
     const size_t n = ZSTD_compress(frame, ZSTD_compressBound(CHUNK), raw, CHUNK, 1);
     cr_assert(!refused(path, frame, n), "the control must be readable");
     cr_expect(refused(path, frame, n / 2), "cut");
