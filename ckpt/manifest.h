@@ -83,19 +83,22 @@ struct manifest {
     bool section_present[SECTION_COUNT];
     unsigned char fingerprint[32];
     unsigned char id[32];           /* SHA-256 of the manifest's bytes; when read or written */
+    int64_t *lookup;                /* private to manifest_find: tensors by section and name */
 };
 
 struct manifest *manifest_new(const struct table *t);
 void manifest_free(struct manifest *m);
-/* Appends; returns the new tensor or NULL (no memory). Fills grid from shape, entry and stack. */
+/* Appends; returns the new tensor or NULL (no memory), good until the next one is added. Fills grid
+ * from shape, entry and stack; block is 1,1 and scale -1. At most rank 4. */
 struct ckpt_tensor *manifest_add_tensor(struct manifest *m, const char *name,
     enum ckpt_section section, enum glm_dtype dtype, const int64_t *shape, int rank, bool stack,
     const struct table_entry *entry);
 struct ckpt_file *manifest_add_file(struct manifest *m, const char *path, bool header,
     const void *data, uint64_t bytes);
 int manifest_add_prov(struct manifest *m, const char *key, const char *value);
-/* Index of a logical tensor in a section, -1 if none. Sorted look-up built on first use is not
- * thread safe; call manifest_index once before sharing. */
+/* Index of a logical tensor in a section, -1 if none. manifest_index builds the sorted look-up;
+ * without it (or after another tensor was added) manifest_find walks through all tensors. Finding
+ * changes nothing, so threads may share an indexed manifest. */
 int manifest_index(struct manifest *m, struct glm_error *err);
 int64_t manifest_find(const struct manifest *m, enum ckpt_section s, const char *name);
 

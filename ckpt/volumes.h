@@ -9,8 +9,12 @@ struct volumes_options {
     enum ckpt_encoding encoding;
 };
 
-/* Fills m->pieces, m->shards, first_tile, first_piece, first_chunk, tile_count, chunk_count from
- * m->tensors (table order inside a section, sections in order) and takes over placement. */
+/* Volumes are filled by element bytes, encoded or not: paddings and frames do not count, so that
+ * they depend on table, topology, encoding and size only.
+ *
+ * Fills m->pieces, m->shards, first_tile, first_piece, first_chunk, tile_count, chunk_count from
+ * m->tensors (table order inside a section, sections in order) and takes over placement, also on
+ * failure (m->placement; manifest_free frees it). Pieces of an older plan are replaced. */
 int volumes_plan(struct manifest *m, struct placement *placement, const struct volumes_options *o,
     struct glm_error *err);
 
