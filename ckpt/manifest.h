@@ -107,11 +107,19 @@ int64_t manifest_find(const struct manifest *m, enum ckpt_section s, const char 
  * in /tiles too. */
 int manifest_seal(struct manifest *m, const unsigned char *tiles, struct glm_error *err);
 
+/* The same, compared with what m records instead of stored: GLM_EFORMAT names the tensor, section or
+ * checkpoint whose fingerprint the tile digests do not give. */
+int manifest_check(const struct manifest *m, const unsigned char *tiles, struct glm_error *err);
+
+/* Whether a side file's path stays inside the folder it is written to: relative, no empty, "." or
+ * ".." component, no backslash, colon or control character, at most 1,000 bytes. */
+bool manifest_path_ok(const char *path, size_t length);
+
 /* The text, canonical (malloc'd, *size bytes). Needs offsets and digests filled in. */
 int manifest_print(const struct manifest *m, char **text, size_t *size, struct glm_error *err);
-/* Parses and checks everything that can be checked without the shards: order, canonical numbers,
- * that pieces are whole tiles, cover each stored tensor exactly once, lie inside their files and do
- * not overlap, fingerprints against tiles. The table is needed to tie rows to names; config.json's
+/* Parses and checks everything that can be checked without the tables and the shards: order,
+ * canonical numbers, names, shapes, that pieces are whole tiles of their cell, cover each stored
+ * tensor exactly once, lie inside their files and do not overlap. The table is needed to tie rows to names; config.json's
  * digest must equal the model line. path is for sentences. */
 int manifest_parse(struct manifest **out, const struct table *t, const char *path,
     const char *text, size_t size, struct glm_error *err);
