@@ -239,7 +239,7 @@ static int chunk_check(struct opening *o, const struct ckpt_piece *p, int64_t ro
             " bytes at %" PRIu64 " overlap the chunk before or leave %s (%" PRIu64 " bytes)", o->path,
             row, t->name, c->bytes, c->offset, o->m->shards[p->shard].file, length);
     if ((c->mask != 0 && c->mask != skipped) || (c->mask != 0 && c->bytes != raw)
-        || (c->mask == 0 && c->bytes >= raw + 64))
+        || (c->mask == 0 && c->bytes >= raw))
         return glm_fail(o->err, GLM_EFORMAT, "%s: chunk table: row %" PRId64 " (tensor '%s'): filter"
             " mask %u with %u bytes for a chunk of %" PRIu64, o->path, row, t->name, c->mask,
             c->bytes, raw);
