@@ -139,9 +139,9 @@ venv: .venv/tests.stamp ## make .venv with the pinned packages of the tests' Pyt
 # The packages come first and are looked for again by a second make, which then finds them.
 SUBMAKE = +@$(MAKE) --no-print-directory CONFIG=$(CONFIG)
 
-demo: deps venv ## import, inspect, convert, reshard, export and verify a tiny model, step by step
+demo: deps ## import, inspect, convert, reshard, export and verify a tiny model, step by step
 	$(SUBMAKE) -j$(JOBS) all
-	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) demo/demo.sh
+	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools demo/demo.sh
 
 test: deps venv ## all tests, under 15 minutes; ends with "N passed, N failed, N skipped"
 	+@JOBS=$(JOBS) MAKE='$(MAKE)' PYTHON=$(VENV) tests/run.sh

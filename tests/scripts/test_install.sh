@@ -61,17 +61,17 @@ check "a program compiles, links and runs with libglm.a" static
 
 for command in "$prefix"/bin/*; do
     [ -e "$command" ] || { echo "SKIP commands: none is built"; break; }
-    name=${command##*/}
-    check "$name runs" "$command" --version
-    check "$name has a manual" test -s "$prefix/share/man/man1/$name.1"
+    program=${command##*/}
+    check "$program runs" "$command" --version
+    check "$program has a manual" test -s "$prefix/share/man/man1/$program.1"
     completes() {
         # shellcheck disable=SC1090 # just installed
-        . "$prefix/share/bash-completion/completions/$name" || return 1
-        local f=_${name//-/_}
-        COMP_WORDS=("$name" --vers) COMP_CWORD=1 COMPREPLY=()
+        . "$prefix/share/bash-completion/completions/$program" || return 1
+        local f=_${program//-/_}
+        COMP_WORDS=("$program" --vers) COMP_CWORD=1 COMPREPLY=()
         "$f" && [ "${COMPREPLY[*]}" = --version ]
     }
-    check "$name completes options" completes
+    check "$program completes options" completes
 done
 
 version() {
