@@ -166,12 +166,16 @@ static int read_quantisation(struct model_config *c, const json_t *json, struct 
     return 0;
 }
 
-/* The key whose value the JSON reader choked on: the last "name": before the position. */
+/* The key that the JSON reader choked on: the string that ends at the position (a duplicate key),
+ * else the last "name": before it. */
 static void key_before(const char *text, size_t at, char *out, size_t size)
 {
     out[0] = 0;
-    while (at > 0 && text[at - 1] != ':')
-        at--;
+    if (at > 0 && text[at - 1] == '"')
+        at++; /* as if its colon had been read */
+    else
+        while (at > 0 && text[at - 1] != ':')
+            at--;
     if (at == 0)
         return;
     size_t end = at - 1;
