@@ -34,37 +34,39 @@ const char *config_show(const json_t *value, char *buf, size_t size)
     return value ? buf : "nothing";
 }
 
-static int read_int(const json_t *v, const char *key, int64_t min, int64_t max, int64_t *out,
-    struct glm_error *err)
+static int read_int(const json_t *v, const char *key, int64_t min, int64_t max,
+    int64_t *out, struct glm_error *err)
 {
     char shown[SHOWN];
     if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max)
         return glm_fail(err, GLM_EFORMAT,
-            "key '%s': expected an integer from %lld to %lld, found %s", key, (long long)min,
-            (long long)max, config_show(v, shown, sizeof shown));
+            "key '%s': expected an integer from %lld to %lld, found %s", key,
+            (long long)min, (long long)max, config_show(v, shown, sizeof shown));
     *out = json_integer_value(v);
     return 0;
 }
 
-int config_int(const json_t *json, const char *key, int64_t min, int64_t max, int64_t *out,
-    struct glm_error *err)
+int config_int(const json_t *json, const char *key, int64_t min, int64_t max,
+    int64_t *out, struct glm_error *err)
 {
     const json_t *v = config_get(json, key);
     if (!v)
-        return glm_fail(err, GLM_EFORMAT, "key '%s' is missing: expected an integer from %lld to "
-            "%lld", key, (long long)min, (long long)max);
+        return glm_fail(err, GLM_EFORMAT,
+            "key '%s' is missing: expected an integer from %lld to "
+            "%lld",
+            key, (long long)min, (long long)max);
     return read_int(v, key, min, max, out, err);
 }
 
-int config_int_or(const json_t *json, const char *key, int64_t min, int64_t max, int64_t *out,
-    struct glm_error *err)
+int config_int_or(const json_t *json, const char *key, int64_t min, int64_t max,
+    int64_t *out, struct glm_error *err)
 {
     const json_t *v = config_get(json, key);
     return v ? read_int(v, key, min, max, out, err) : 0;
 }
 
-int config_number_or(const json_t *json, const char *key, double min, double max, double *out,
-    struct glm_error *err)
+int config_number_or(const json_t *json, const char *key, double min, double max,
+    double *out, struct glm_error *err)
 {
     const json_t *v = config_get(json, key);
     char shown[SHOWN];
@@ -72,8 +74,9 @@ int config_number_or(const json_t *json, const char *key, double min, double max
         return 0;
     const double x = json_is_number(v) ? json_number_value(v) : NAN;
     if (!(x >= min && x <= max))
-        return glm_fail(err, GLM_EFORMAT, "key '%s': expected a number from %g to %g, found %s",
-            key, min, max, config_show(v, shown, sizeof shown));
+        return glm_fail(err, GLM_EFORMAT,
+            "key '%s': expected a number from %g to %g, found %s", key, min, max,
+            config_show(v, shown, sizeof shown));
     *out = x;
     return 0;
 }
@@ -85,8 +88,8 @@ int config_bool_or(const json_t *json, const char *key, bool *out, struct glm_er
     if (!v)
         return 0;
     if (!json_is_boolean(v))
-        return glm_fail(err, GLM_EFORMAT, "key '%s': expected true or false, found %s", key,
-            config_show(v, shown, sizeof shown));
+        return glm_fail(err, GLM_EFORMAT, "key '%s': expected true or false, found %s",
+            key, config_show(v, shown, sizeof shown));
     *out = json_is_true(v);
     return 0;
 }
@@ -95,9 +98,15 @@ int config_bool_or(const json_t *json, const char *key, bool *out, struct glm_er
 
 static int read_dtype(struct model_config *c, const json_t *json, struct glm_error *err)
 {
-    static const struct { const char *name; enum glm_dtype dtype; } types[] = {
-        {"bfloat16", GLM_BF16}, {"float32", GLM_F32}, {"float16", GLM_F16},
-        {"float64", GLM_F64}, {"float8_e4m3fn", GLM_F8_E4M3},
+    static const struct {
+        const char *name;
+        enum glm_dtype dtype;
+    } types[] = {
+        {"bfloat16", GLM_BF16},
+        {"float32", GLM_F32},
+        {"float16", GLM_F16},
+        {"float64", GLM_F64},
+        {"float8_e4m3fn", GLM_F8_E4M3},
     };
     const char *key = config_get(json, "dtype") ? "dtype" : "torch_dtype";
     const json_t *v = config_get(json, key);
@@ -113,8 +122,10 @@ static int read_dtype(struct model_config *c, const json_t *json, struct glm_err
             c->dtype = types[i].dtype;
             return 0;
         }
-    return glm_fail(err, GLM_EFORMAT, "key '%s': expected bfloat16, float32, float16, float64 or "
-        "float8_e4m3fn, found %s", key, config_show(v, shown, sizeof shown));
+    return glm_fail(err, GLM_EFORMAT,
+        "key '%s': expected bfloat16, float32, float16, float64 or "
+        "float8_e4m3fn, found %s",
+        key, config_show(v, shown, sizeof shown));
 }
 
 static int read_block(struct model_config *c, const json_t *q, struct glm_error *err)
@@ -124,11 +135,14 @@ static int read_block(struct model_config *c, const json_t *q, struct glm_error 
     if (!v)
         return 0;
     if (!json_is_array(v) || json_array_size(v) != 2)
-        return glm_fail(err, GLM_EFORMAT, "key 'quantization_config.weight_block_size': expected "
-            "two integers, found %s", config_show(v, shown, sizeof shown));
+        return glm_fail(err, GLM_EFORMAT,
+            "key 'quantization_config.weight_block_size': expected "
+            "two integers, found %s",
+            config_show(v, shown, sizeof shown));
     for (size_t i = 0; i < 2; i++)
-        if (read_int(json_array_get(v, i), "quantization_config.weight_block_size", 1, BLOCK_MAX,
-                &c->quant_block[i], err) != 0)
+        if (read_int(json_array_get(v, i), "quantization_config.weight_block_size", 1,
+                BLOCK_MAX, &c->quant_block[i], err)
+            != 0)
             return err->code;
     return 0;
 }
@@ -136,14 +150,16 @@ static int read_block(struct model_config *c, const json_t *q, struct glm_error 
 /* Publishers spell MXFP8 as a method of its own, as ModelOpt's algorithm, or as "fp8" with the
  * block 1 x 32; all become "mxfp8". "fp8" is everything else with block scales, also with
  * power-of-two ones (scale_fmt ue8m0): their format is the same. */
-static int read_quantisation(struct model_config *c, const json_t *json, struct glm_error *err)
+static int read_quantisation(
+    struct model_config *c, const json_t *json, struct glm_error *err)
 {
     const json_t *q = config_get(json, "quantization_config");
     char shown[SHOWN];
     if (!q)
         return 0;
     if (!json_is_object(q))
-        return glm_fail(err, GLM_EFORMAT, "key 'quantization_config': expected an object, found %s",
+        return glm_fail(err, GLM_EFORMAT,
+            "key 'quantization_config': expected an object, found %s",
             config_show(q, shown, sizeof shown));
     const json_t *v = config_get(q, "quant_method");
     const char *method = json_is_string(v) ? json_string_value(v) : "";
@@ -151,12 +167,17 @@ static int read_quantisation(struct model_config *c, const json_t *json, struct 
     const char *algorithm = json_is_string(a) ? json_string_value(a) : "";
     if (read_block(c, q, err) != 0)
         return err->code;
-    const bool mx = strcasecmp(method, "mxfp8") == 0 || strcasecmp(method, "modelopt_mxfp8") == 0
-        || (strncasecmp(method, "modelopt", 8) == 0 && strcasecmp(algorithm, "mxfp8") == 0)
-        || (strcasecmp(method, "fp8") == 0 && c->quant_block[0] == 1 && c->quant_block[1] == 32);
+    const bool mx = strcasecmp(method, "mxfp8") == 0
+        || strcasecmp(method, "modelopt_mxfp8") == 0
+        || (strncasecmp(method, "modelopt", 8) == 0
+            && strcasecmp(algorithm, "mxfp8") == 0)
+        || (strcasecmp(method, "fp8") == 0 && c->quant_block[0] == 1
+            && c->quant_block[1] == 32);
     if (!mx && strcasecmp(method, "fp8") != 0)
-        return glm_fail(err, GLM_EFORMAT, "key 'quantization_config.quant_method': expected fp8 or "
-            "mxfp8, found %s", config_show(v, shown, sizeof shown));
+        return glm_fail(err, GLM_EFORMAT,
+            "key 'quantization_config.quant_method': expected fp8 or "
+            "mxfp8, found %s",
+            config_show(v, shown, sizeof shown));
     if (mx && config_get(q, "group_size") && !config_get(q, "weight_block_size")) {
         if (config_int(q, "group_size", 1, BLOCK_MAX, &c->quant_block[1], err) != 0)
             return glm_within(err, "quantization_config");
@@ -193,13 +214,15 @@ static void key_before(const char *text, size_t at, char *out, size_t size)
     }
 }
 
-static json_t *load(const char *path, const char *text, size_t size, struct glm_error *err)
+static json_t *load(
+    const char *path, const char *text, size_t size, struct glm_error *err)
 {
     json_error_t e;
     json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES, &e);
     if (!json) {
         char key[SHOWN];
-        key_before(text, e.position > 0 && (size_t)e.position <= size ? (size_t)e.position : 0, key,
+        key_before(text,
+            e.position > 0 && (size_t)e.position <= size ? (size_t)e.position : 0, key,
             sizeof key);
         glm_fail(err, GLM_EFORMAT, "%s: line %d: %s%s%s%s", path, e.line, e.text,
             key[0] ? " (key '" : "", key, key[0] ? "')" : "");
@@ -218,7 +241,8 @@ static int parse_object(struct model_config *c, const json_t *json, struct glm_e
     const struct table_family *family =
         json_is_string(type) ? family_find(json_string_value(type)) : NULL;
     if (!family)
-        return glm_fail(err, GLM_EFORMAT, "key 'model_type': expected glm_moe_dsa, found %s",
+        return glm_fail(err, GLM_EFORMAT,
+            "key 'model_type': expected glm_moe_dsa, found %s",
             config_show(type, shown, sizeof shown));
     memcpy(c->model_type, family->model_type, strlen(family->model_type) + 1);
     if (read_dtype(c, json, err) != 0 || read_quantisation(c, json, err) != 0)
@@ -226,8 +250,8 @@ static int parse_object(struct model_config *c, const json_t *json, struct glm_e
     return family->config(c, json, err);
 }
 
-int config_parse(struct model_config *out, const char *path, const char *text, size_t size,
-    struct glm_error *err)
+int config_parse(struct model_config *out, const char *path, const char *text,
+    size_t size, struct glm_error *err)
 {
     *out = (struct model_config){.pad_token_id = -1};
     json_t *json = load(path, text, size, err);

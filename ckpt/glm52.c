@@ -17,8 +17,24 @@
 
 /* Dimensions, by the spec's letters; heads are packed into rows (spec 2.2). */
 enum dim {
-    NONE, VOCAB, HIDDEN, HIDDEN_2, DENSE, EXPERT, SHARED, EXPERTS, Q_LORA, KV_LORA, KV_A, Q_B,
-    KV_B, O_IN, INDEX_Q, INDEX_DIM, INDEX_HEADS, DIM_COUNT
+    NONE,
+    VOCAB,
+    HIDDEN,
+    HIDDEN_2,
+    DENSE,
+    EXPERT,
+    SHARED,
+    EXPERTS,
+    Q_LORA,
+    KV_LORA,
+    KV_A,
+    Q_B,
+    KV_B,
+    O_IN,
+    INDEX_Q,
+    INDEX_DIM,
+    INDEX_HEADS,
+    DIM_COUNT
 };
 
 /* Which rows of q_b, kv_b or columns of o belong together: the unit of a cut. */
@@ -39,61 +55,61 @@ struct row {
     int flags;
 };
 
-static const struct row first = {"model.embed_tokens.weight", OUTSIDE, {VOCAB, HIDDEN}, CUT_VOCAB,
-    ONE, KIND_EMBEDDING, OPT_ADAMW, 0};
+static const struct row first = {"model.embed_tokens.weight", OUTSIDE, {VOCAB, HIDDEN},
+    CUT_VOCAB, ONE, KIND_EMBEDDING, OPT_ADAMW, 0};
 
 static const struct row in_layer[] = {
     {"enorm.weight", MTP, {HIDDEN}, CUT_NONE, ONE, KIND_MTP, OPT_ADAMW, 0},
     {"hnorm.weight", MTP, {HIDDEN}, CUT_NONE, ONE, KIND_MTP, OPT_ADAMW, 0},
     {"eh_proj.weight", MTP, {HIDDEN, HIDDEN_2}, CUT_ROWS, ONE, KIND_MTP, OPT_MUON, 0},
     {"input_layernorm.weight", EVERY, {HIDDEN}, CUT_NONE, ONE, KIND_NORM, OPT_ADAMW, 0},
-    {"self_attn.q_a_proj.weight", EVERY, {Q_LORA, HIDDEN},
-        CUT_NONE, ONE, KIND_ATTENTION, OPT_MUON, QUANTISED},
-    {"self_attn.q_a_layernorm.weight", EVERY, {Q_LORA},
-        CUT_NONE, ONE, KIND_NORM, OPT_ADAMW, 0},
-    {"self_attn.q_b_proj.weight", EVERY, {Q_B, Q_LORA},
-        CUT_ROWS, Q_HEAD, KIND_ATTENTION, OPT_MUON_HEADS, QUANTISED},
-    {"self_attn.kv_a_proj_with_mqa.weight", EVERY, {KV_A, HIDDEN},
-        CUT_NONE, ONE, KIND_ATTENTION, OPT_MUON, QUANTISED},
-    {"self_attn.kv_a_layernorm.weight", EVERY, {KV_LORA},
-        CUT_NONE, ONE, KIND_NORM, OPT_ADAMW, 0},
-    {"self_attn.kv_b_proj.weight", EVERY, {KV_B, KV_LORA},
-        CUT_ROWS, KV_HEAD, KIND_ATTENTION, OPT_MUON_HEADS, QUANTISED},
-    {"self_attn.o_proj.weight", EVERY, {HIDDEN, O_IN},
-        CUT_COLS, V_HEAD, KIND_ATTENTION, OPT_MUON, QUANTISED},
-    {"self_attn.indexer.wq_b.weight", FULL, {INDEX_Q, Q_LORA},
-        CUT_NONE, ONE, KIND_INDEXER, OPT_MUON, QUANTISED},
-    {"self_attn.indexer.wk.weight", FULL, {INDEX_DIM, HIDDEN},
-        CUT_NONE, ONE, KIND_INDEXER, OPT_MUON, QUANTISED},
-    {"self_attn.indexer.k_norm.weight", FULL, {INDEX_DIM},
-        CUT_NONE, ONE, KIND_INDEXER, OPT_ADAMW, 0},
-    {"self_attn.indexer.k_norm.bias", FULL, {INDEX_DIM},
-        CUT_NONE, ONE, KIND_INDEXER, OPT_ADAMW, 0},
-    {"self_attn.indexer.weights_proj.weight", FULL, {INDEX_HEADS, HIDDEN},
-        CUT_NONE, ONE, KIND_INDEXER, OPT_MUON, 0},
-    {"post_attention_layernorm.weight", EVERY, {HIDDEN},
-        CUT_NONE, ONE, KIND_NORM, OPT_ADAMW, 0},
-    {"mlp.gate_proj.weight", DENSE_MLP, {DENSE, HIDDEN},
-        CUT_ROWS, ONE, KIND_DENSE, OPT_MUON, QUANTISED},
-    {"mlp.up_proj.weight", DENSE_MLP, {DENSE, HIDDEN},
-        CUT_ROWS, ONE, KIND_DENSE, OPT_MUON, QUANTISED},
-    {"mlp.down_proj.weight", DENSE_MLP, {HIDDEN, DENSE},
-        CUT_COLS, ONE, KIND_DENSE, OPT_MUON, QUANTISED},
+    {"self_attn.q_a_proj.weight", EVERY, {Q_LORA, HIDDEN}, CUT_NONE, ONE, KIND_ATTENTION,
+        OPT_MUON, QUANTISED},
+    {"self_attn.q_a_layernorm.weight", EVERY, {Q_LORA}, CUT_NONE, ONE, KIND_NORM,
+        OPT_ADAMW, 0},
+    {"self_attn.q_b_proj.weight", EVERY, {Q_B, Q_LORA}, CUT_ROWS, Q_HEAD, KIND_ATTENTION,
+        OPT_MUON_HEADS, QUANTISED},
+    {"self_attn.kv_a_proj_with_mqa.weight", EVERY, {KV_A, HIDDEN}, CUT_NONE, ONE,
+        KIND_ATTENTION, OPT_MUON, QUANTISED},
+    {"self_attn.kv_a_layernorm.weight", EVERY, {KV_LORA}, CUT_NONE, ONE, KIND_NORM,
+        OPT_ADAMW, 0},
+    {"self_attn.kv_b_proj.weight", EVERY, {KV_B, KV_LORA}, CUT_ROWS, KV_HEAD,
+        KIND_ATTENTION, OPT_MUON_HEADS, QUANTISED},
+    {"self_attn.o_proj.weight", EVERY, {HIDDEN, O_IN}, CUT_COLS, V_HEAD, KIND_ATTENTION,
+        OPT_MUON, QUANTISED},
+    {"self_attn.indexer.wq_b.weight", FULL, {INDEX_Q, Q_LORA}, CUT_NONE, ONE,
+        KIND_INDEXER, OPT_MUON, QUANTISED},
+    {"self_attn.indexer.wk.weight", FULL, {INDEX_DIM, HIDDEN}, CUT_NONE, ONE,
+        KIND_INDEXER, OPT_MUON, QUANTISED},
+    {"self_attn.indexer.k_norm.weight", FULL, {INDEX_DIM}, CUT_NONE, ONE, KIND_INDEXER,
+        OPT_ADAMW, 0},
+    {"self_attn.indexer.k_norm.bias", FULL, {INDEX_DIM}, CUT_NONE, ONE, KIND_INDEXER,
+        OPT_ADAMW, 0},
+    {"self_attn.indexer.weights_proj.weight", FULL, {INDEX_HEADS, HIDDEN}, CUT_NONE, ONE,
+        KIND_INDEXER, OPT_MUON, 0},
+    {"post_attention_layernorm.weight", EVERY, {HIDDEN}, CUT_NONE, ONE, KIND_NORM,
+        OPT_ADAMW, 0},
+    {"mlp.gate_proj.weight", DENSE_MLP, {DENSE, HIDDEN}, CUT_ROWS, ONE, KIND_DENSE,
+        OPT_MUON, QUANTISED},
+    {"mlp.up_proj.weight", DENSE_MLP, {DENSE, HIDDEN}, CUT_ROWS, ONE, KIND_DENSE,
+        OPT_MUON, QUANTISED},
+    {"mlp.down_proj.weight", DENSE_MLP, {HIDDEN, DENSE}, CUT_COLS, ONE, KIND_DENSE,
+        OPT_MUON, QUANTISED},
     {"mlp.gate.weight", MOE, {EXPERTS, HIDDEN}, CUT_NONE, ONE, KIND_ROUTER, OPT_MUON, 0},
-    {"mlp.gate.e_score_correction_bias", MOE, {EXPERTS},
-        CUT_NONE, ONE, KIND_ROUTER, OPT_ROUTER_BIAS, KEEP_F32},
-    {"mlp.experts.gate_proj.weight", MOE, {EXPERTS, EXPERT, HIDDEN},
-        CUT_ROWS, ONE, KIND_EXPERT, OPT_MUON, QUANTISED | STACK},
-    {"mlp.experts.up_proj.weight", MOE, {EXPERTS, EXPERT, HIDDEN},
-        CUT_ROWS, ONE, KIND_EXPERT, OPT_MUON, QUANTISED | STACK},
-    {"mlp.experts.down_proj.weight", MOE, {EXPERTS, HIDDEN, EXPERT},
-        CUT_COLS, ONE, KIND_EXPERT, OPT_MUON, QUANTISED | STACK},
-    {"mlp.shared_experts.gate_proj.weight", MOE, {SHARED, HIDDEN},
-        CUT_ROWS, ONE, KIND_SHARED_EXPERT, OPT_MUON, QUANTISED},
-    {"mlp.shared_experts.up_proj.weight", MOE, {SHARED, HIDDEN},
-        CUT_ROWS, ONE, KIND_SHARED_EXPERT, OPT_MUON, QUANTISED},
-    {"mlp.shared_experts.down_proj.weight", MOE, {HIDDEN, SHARED},
-        CUT_COLS, ONE, KIND_SHARED_EXPERT, OPT_MUON, QUANTISED},
+    {"mlp.gate.e_score_correction_bias", MOE, {EXPERTS}, CUT_NONE, ONE, KIND_ROUTER,
+        OPT_ROUTER_BIAS, KEEP_F32},
+    {"mlp.experts.gate_proj.weight", MOE, {EXPERTS, EXPERT, HIDDEN}, CUT_ROWS, ONE,
+        KIND_EXPERT, OPT_MUON, QUANTISED | STACK},
+    {"mlp.experts.up_proj.weight", MOE, {EXPERTS, EXPERT, HIDDEN}, CUT_ROWS, ONE,
+        KIND_EXPERT, OPT_MUON, QUANTISED | STACK},
+    {"mlp.experts.down_proj.weight", MOE, {EXPERTS, HIDDEN, EXPERT}, CUT_COLS, ONE,
+        KIND_EXPERT, OPT_MUON, QUANTISED | STACK},
+    {"mlp.shared_experts.gate_proj.weight", MOE, {SHARED, HIDDEN}, CUT_ROWS, ONE,
+        KIND_SHARED_EXPERT, OPT_MUON, QUANTISED},
+    {"mlp.shared_experts.up_proj.weight", MOE, {SHARED, HIDDEN}, CUT_ROWS, ONE,
+        KIND_SHARED_EXPERT, OPT_MUON, QUANTISED},
+    {"mlp.shared_experts.down_proj.weight", MOE, {HIDDEN, SHARED}, CUT_COLS, ONE,
+        KIND_SHARED_EXPERT, OPT_MUON, QUANTISED},
     {"shared_head.norm.weight", MTP, {HIDDEN}, CUT_NONE, ONE, KIND_MTP, OPT_ADAMW, 0},
 };
 
@@ -145,10 +161,16 @@ static int add(struct table *t, const struct row *r, enum table_where where, int
     char name[256];
     int64_t d[DIM_COUNT];
     dims(c, d);
-    struct table_entry e = {.stack = r->flags & STACK, .cut = r->cut, .unit = unit_of(c, r->unit),
-        .where = where, .layer = layer, .kind = r->kind,
-        .dtype = r->flags & KEEP_F32 ? GLM_F32 : GLM_BF16, .quantised = r->flags & QUANTISED,
-        .keep_f32 = r->flags & KEEP_F32, .optimizer = r->optimizer};
+    struct table_entry e = {.stack = r->flags & STACK,
+        .cut = r->cut,
+        .unit = unit_of(c, r->unit),
+        .where = where,
+        .layer = layer,
+        .kind = r->kind,
+        .dtype = r->flags & KEEP_F32 ? GLM_F32 : GLM_BF16,
+        .quantised = r->flags & QUANTISED,
+        .keep_f32 = r->flags & KEEP_F32,
+        .optimizer = r->optimizer};
     while (e.rank < 3 && r->shape[e.rank] != NONE) {
         e.shape[e.rank] = d[r->shape[e.rank]];
         e.rank++;
@@ -193,11 +215,14 @@ static int rows(struct table *t, struct glm_error *err)
         return err->code;
     for (int64_t i = 0; i < c->num_hidden_layers + c->num_mtp_layers; i++)
         for (size_t k = 0; k < sizeof in_layer / sizeof in_layer[0]; k++) {
-            const enum table_where where = i < c->num_hidden_layers ? WHERE_LAYER : WHERE_MTP;
-            if (has(c, in_layer[k].layers, i) && add(t, &in_layer[k], where, (int)i, err) != 0)
+            const enum table_where where =
+                i < c->num_hidden_layers ? WHERE_LAYER : WHERE_MTP;
+            if (has(c, in_layer[k].layers, i)
+                && add(t, &in_layer[k], where, (int)i, err) != 0)
                 return err->code;
         }
-    const size_t tail = c->tie_word_embeddings ? 1 : 2; /* a tied head is no row: table_alias */
+    const size_t tail =
+        c->tie_word_embeddings ? 1 : 2; /* a tied head is no row: table_alias */
     for (size_t k = 0; k < tail; k++)
         if (add(t, &last[k], WHERE_LAST, -1, err) != 0)
             return err->code;

@@ -78,7 +78,8 @@ static int sequence(struct reader *r)
                 return bad(r, "expected ')'");
             r->depth--;
         } else if (!strchr("EtmL|", *r->p)) {
-            return bad(r, "unknown letter; known are E (embedding), t (layer), m (MTP), L (head), "
+            return bad(r,
+                "unknown letter; known are E (embedding), t (layer), m (MTP), L (head), "
                 "'|', '*N' and parentheses");
         } else if (put(r, *r->p) != 0) {
             return r->err->code;
@@ -107,8 +108,8 @@ static void append(char *buf, size_t size, const char *fmt, ...)
         snprintf(buf + (used < size - 4 ? used : size - 4), 4, "...");
 }
 
-static int check_starts(
-    const struct layout *l, const char *text, const struct model_config *c, struct glm_error *err)
+static int check_starts(const struct layout *l, const char *text,
+    const struct model_config *c, struct glm_error *err)
 {
     for (int s = 0; s < l->stages; s++) {
         const int at = l->start[s];
@@ -118,8 +119,10 @@ static int check_starts(
         for (int64_t i = 0; i < c->num_hidden_layers; i++)
             if (c->layer_owns_indexer[i])
                 append(valid, sizeof valid, "%s%lld", i ? ", " : "", (long long)i);
-        return glm_fail(err, GLM_EUSAGE, "layout '%s': stage %d starts on layer %d, which shares "
-            "the index set of a layer below it; valid starts are %s", text, s, at, valid);
+        return glm_fail(err, GLM_EUSAGE,
+            "layout '%s': stage %d starts on layer %d, which shares "
+            "the index set of a layer below it; valid starts are %s",
+            text, s, at, valid);
     }
     return 0;
 }
@@ -142,42 +145,46 @@ static int place(struct layout *l, const struct reader *r, const struct model_co
             break;
         case 't':
             if (mtp >= 0 || L > 0)
-                return glm_fail(r->err, GLM_EUSAGE, "layout '%s': a layer t follows m or L",
-                    r->text);
+                return glm_fail(
+                    r->err, GLM_EUSAGE, "layout '%s': a layer t follows m or L", r->text);
             layers++;
             break;
         case 'm':
             if ((mtp >= 0 && mtp != stage) || L > 0)
-                return glm_fail(r->err, GLM_EUSAGE, "layout '%s': m must stand in one stage, "
-                    "before L", r->text);
+                return glm_fail(r->err, GLM_EUSAGE,
+                    "layout '%s': m must stand in one stage, "
+                    "before L",
+                    r->text);
             mtp = stage;
             break;
         case 'E':
             if (i != 0)
-                return glm_fail(r->err, GLM_EUSAGE, "layout '%s': E must come first, once",
-                    r->text);
+                return glm_fail(
+                    r->err, GLM_EUSAGE, "layout '%s': E must come first, once", r->text);
             E++;
             break;
         default:
             if (i + 1 != r->count)
-                return glm_fail(r->err, GLM_EUSAGE, "layout '%s': L must come last, once", r->text);
+                return glm_fail(
+                    r->err, GLM_EUSAGE, "layout '%s': L must come last, once", r->text);
             L++;
         }
     }
     l->start[l->stages] = layers;
     if (E != 1 || L != 1)
-        return glm_fail(r->err, GLM_EUSAGE, "layout '%s': it must start with E and end with L",
-            r->text);
+        return glm_fail(r->err, GLM_EUSAGE,
+            "layout '%s': it must start with E and end with L", r->text);
     if (layers != c->num_hidden_layers)
-        return glm_fail(r->err, GLM_EUSAGE, "layout '%s' has %d layers, the model has %lld",
-            r->text, layers, (long long)c->num_hidden_layers);
+        return glm_fail(r->err, GLM_EUSAGE,
+            "layout '%s' has %d layers, the model has %lld", r->text, layers,
+            (long long)c->num_hidden_layers);
     if (mtp >= 0)
         l->mtp = mtp;
     return 0;
 }
 
-int layout_parse(struct layout *out, const char *text, const struct model_config *c, int stages,
-    struct glm_error *err)
+int layout_parse(struct layout *out, const char *text, const struct model_config *c,
+    int stages, struct glm_error *err)
 {
     struct reader r = {.text = text, .p = text, .err = err};
     int bars = 0;
@@ -190,8 +197,8 @@ int layout_parse(struct layout *out, const char *text, const struct model_config
     for (size_t i = 0; i < r.count; i++)
         bars += r.letters[i] == '|';
     if (bars + 1 != stages) {
-        glm_fail(err, GLM_EUSAGE, "layout '%s' has %d stages, pp * vpp is %d", text, bars + 1,
-            stages);
+        glm_fail(err, GLM_EUSAGE, "layout '%s' has %d stages, pp * vpp is %d", text,
+            bars + 1, stages);
         goto out;
     }
     if (alloc(out, stages, err) == 0 && place(out, &r, c) == 0)
@@ -208,8 +215,10 @@ out:
 struct plan {
     const int *full; /* full layers, ascending; full[0] = 0 */
     int n, layers, stages;
-    int64_t *cost, *below; /* [n]: least sum of squares from full[i] to the end in k, k-1 stages */
-    uint16_t *next;        /* [stages][n]: index of the following start, the smallest that is best */
+    int64_t *cost,
+        *below; /* [n]: least sum of squares from full[i] to the end in k, k-1 stages */
+    uint16_t
+        *next; /* [stages][n]: index of the following start, the smallest that is best */
 };
 
 /* Row k from row k - 1. A stage longer than its fair share only gets worse once its own square and
@@ -266,8 +275,10 @@ int layout_default(
         if (c->layer_owns_indexer[i])
             full[p.n++] = (int)i;
     if (full && stages > p.n) {
-        glm_fail(err, GLM_EUSAGE, "%d pipeline stages (pp * vpp), but only %d layers compute an "
-            "index set and may start one: at most %d stages", stages, p.n, p.n);
+        glm_fail(err, GLM_EUSAGE,
+            "%d pipeline stages (pp * vpp), but only %d layers compute an "
+            "index set and may start one: at most %d stages",
+            stages, p.n, p.n);
         goto out;
     }
     p.full = full;
@@ -297,10 +308,13 @@ static size_t print(char *buf, size_t size, size_t at, const char *letter, int64
         snprintf(word, sizeof word, "%s", letter);
     else if (n > 1)
         snprintf(word, sizeof word, "%s*%lld", letter, (long long)n);
-    return at + (size_t)snprintf(at < size ? buf + at : NULL, at < size ? size - at : 0, "%s", word);
+    return at
+        + (size_t)snprintf(
+            at < size ? buf + at : NULL, at < size ? size - at : 0, "%s", word);
 }
 
-int layout_print(const struct layout *l, const struct model_config *c, char *buf, size_t size)
+int layout_print(
+    const struct layout *l, const struct model_config *c, char *buf, size_t size)
 {
     size_t at = print(buf, size, 0, "E", 1);
     for (int s = 0; s < l->stages; s++) {

@@ -13,19 +13,21 @@
 
 struct layout {
     int stages;
-    int *start; /* [stages + 1]: first layer of each stage; start[stages] = num_hidden_layers */
-    int mtp;    /* stage of the MTP layers */
+    int *
+        start; /* [stages + 1]: first layer of each stage; start[stages] = num_hidden_layers */
+    int mtp; /* stage of the MTP layers */
 };
 
 /* Parses text for `stages` stages. GLM_EUSAGE says what is wrong and what would be valid. */
-int layout_parse(struct layout *out, const char *text, const struct model_config *c, int stages,
-    struct glm_error *err);
+int layout_parse(struct layout *out, const char *text, const struct model_config *c,
+    int stages, struct glm_error *err);
 /* The default: stages start at full layers, sum of squared sizes least, then first in order. */
 int layout_default(
     struct layout *out, const struct model_config *c, int stages, struct glm_error *err);
 void layout_clear(struct layout *l);
 
 /* The canonical string ("Et*18|t*20mL"; m only if the model has MTP layers). Length as snprintf. */
-int layout_print(const struct layout *l, const struct model_config *c, char *buf, size_t size);
+int layout_print(
+    const struct layout *l, const struct model_config *c, char *buf, size_t size);
 
 #endif

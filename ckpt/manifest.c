@@ -9,8 +9,12 @@
 #include <string.h>
 
 static const char *const sections[SECTION_COUNT] = {
-    [SECTION_WEIGHT] = "weight", [SECTION_MASTER] = "master", [SECTION_M] = "opt/m",
-    [SECTION_V] = "opt/v", [SECTION_MOMENTUM] = "opt/momentum", [SECTION_TRAIN] = "train",
+    [SECTION_WEIGHT] = "weight",
+    [SECTION_MASTER] = "master",
+    [SECTION_M] = "opt/m",
+    [SECTION_V] = "opt/v",
+    [SECTION_MOMENTUM] = "opt/momentum",
+    [SECTION_TRAIN] = "train",
 };
 
 const char *section_name(enum ckpt_section s)
@@ -68,8 +72,8 @@ static void *grow(void *array, int64_t count, size_t element)
 }
 
 struct ckpt_tensor *manifest_add_tensor(struct manifest *m, const char *name,
-    enum ckpt_section section, enum glm_dtype dtype, const int64_t *shape, int rank, bool stack,
-    const struct table_entry *entry)
+    enum ckpt_section section, enum glm_dtype dtype, const int64_t *shape, int rank,
+    bool stack, const struct table_entry *entry)
 {
     assert(rank >= 0 && rank <= 4);
     struct ckpt_tensor *grown = grow(m->tensors, m->tensor_count, sizeof *grown);
@@ -80,8 +84,14 @@ struct ckpt_tensor *manifest_add_tensor(struct manifest *m, const char *name,
     if (!copy)
         return NULL;
     struct ckpt_tensor *t = &grown[m->tensor_count];
-    *t = (struct ckpt_tensor){.name = copy, .section = section, .dtype = dtype, .rank = rank,
-        .stack = stack, .entry = entry, .block = {1, 1}, .scale = -1};
+    *t = (struct ckpt_tensor){.name = copy,
+        .section = section,
+        .dtype = dtype,
+        .rank = rank,
+        .stack = stack,
+        .entry = entry,
+        .block = {1, 1},
+        .scale = -1};
     for (int i = 0; i < rank; i++)
         t->shape[i] = shape[i];
     tile_grid_init(&t->grid, shape, rank, stack, entry && entry->cut == CUT_COLS);
@@ -91,8 +101,8 @@ struct ckpt_tensor *manifest_add_tensor(struct manifest *m, const char *name,
     return t;
 }
 
-struct ckpt_file *manifest_add_file(struct manifest *m, const char *path, bool header,
-    const void *data, uint64_t bytes)
+struct ckpt_file *manifest_add_file(
+    struct manifest *m, const char *path, bool header, const void *data, uint64_t bytes)
 {
     struct ckpt_file *grown = grow(m->files, m->file_count, sizeof *grown);
     if (!grown)
@@ -131,7 +141,8 @@ static int compare(enum ckpt_section s, const char *name, const struct ckpt_tens
 static int by_name(const void *a, const void *b, void *tensors)
 {
     const struct ckpt_tensor *x = (struct ckpt_tensor *)tensors + *(const int64_t *)a;
-    return compare(x->section, x->name, (struct ckpt_tensor *)tensors + *(const int64_t *)b);
+    return compare(
+        x->section, x->name, (struct ckpt_tensor *)tensors + *(const int64_t *)b);
 }
 
 int manifest_index(struct manifest *m, struct glm_error *err)
@@ -140,7 +151,8 @@ int manifest_index(struct manifest *m, struct glm_error *err)
         return 0;
     m->lookup = malloc((size_t)m->tensor_count * sizeof *m->lookup);
     if (!m->lookup)
-        return glm_fail(err, GLM_ENOMEM, "no memory for %lld tensors", (long long)m->tensor_count);
+        return glm_fail(
+            err, GLM_ENOMEM, "no memory for %lld tensors", (long long)m->tensor_count);
     for (int64_t i = 0; i < m->tensor_count; i++)
         m->lookup[i] = i;
     qsort_r(m->lookup, (size_t)m->tensor_count, sizeof *m->lookup, by_name, m->tensors);

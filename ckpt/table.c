@@ -45,7 +45,8 @@ static int build_lookup(struct table *t, struct glm_error *err)
         slots *= 2;
     t->lookup = malloc(sizeof *t->lookup + slots * sizeof t->lookup->slots[0]);
     if (!t->lookup)
-        return glm_fail(err, GLM_ENOMEM, "no memory for a table of %lld rows", (long long)t->count);
+        return glm_fail(
+            err, GLM_ENOMEM, "no memory for a table of %lld rows", (long long)t->count);
     t->lookup->mask = slots - 1;
     memset(t->lookup->slots, 0xff, slots * sizeof t->lookup->slots[0]);
     for (int64_t i = 0; i < t->count; i++) {
@@ -75,9 +76,11 @@ int table_add(struct table *t, const struct table_entry *row, struct glm_error *
     int64_t elements;
     if (!checked_count(row->shape, row->rank, &elements) || elements > elements_max
         || t->elements > elements_max - elements)
-        return glm_fail(err, GLM_EFORMAT, "tensor '%s' [%lld,%lld,%lld]: the model's sizes give "
-            "more than 2^58 elements", row->name, (long long)row->shape[0],
-            (long long)row->shape[1], (long long)row->shape[2]);
+        return glm_fail(err, GLM_EFORMAT,
+            "tensor '%s' [%lld,%lld,%lld]: the model's sizes give "
+            "more than 2^58 elements",
+            row->name, (long long)row->shape[0], (long long)row->shape[1],
+            (long long)row->shape[2]);
     if (reserve(t, err) != 0)
         return err->code;
     char *name = strdup(row->name);
@@ -92,7 +95,8 @@ int table_add(struct table *t, const struct table_entry *row, struct glm_error *
     return 0;
 }
 
-int table_build(struct table **out, struct model_config *config, bool drop_mtp, struct glm_error *err)
+int table_build(
+    struct table **out, struct model_config *config, bool drop_mtp, struct glm_error *err)
 {
     *out = NULL;
     struct table *t = calloc(1, sizeof *t);
@@ -129,17 +133,20 @@ void table_free(struct table *t)
     free(t);
 }
 
-static const struct table_entry *find_row(const struct table *t, const char *name, size_t length)
+static const struct table_entry *find_row(
+    const struct table *t, const char *name, size_t length)
 {
     const struct table_lookup *l = t->lookup;
-    for (size_t at = hash(name, length) & l->mask; l->slots[at] >= 0; at = (at + 1) & l->mask)
+    for (size_t at = hash(name, length) & l->mask; l->slots[at] >= 0;
+         at = (at + 1) & l->mask)
         if (is_name(&t->entries[l->slots[at]], name, length))
             return &t->entries[l->slots[at]];
     return NULL;
 }
 
 /* The number behind ".experts.", canonical (no sign, no leading zero); its end in *end. */
-static bool member_number(const char *p, const char *limit, int64_t *number, const char **end)
+static bool member_number(
+    const char *p, const char *limit, int64_t *number, const char **end)
 {
     const char *q = p;
     int64_t n = 0;
@@ -180,7 +187,8 @@ const struct table_entry *table_find(
     return e;
 }
 
-const struct table_entry *table_alias(const struct table *t, const char *name, size_t length)
+const struct table_entry *table_alias(
+    const struct table *t, const char *name, size_t length)
 {
     const char *tied = t->family->tied_name;
     if (!t->config.tie_word_embeddings || !tied || strlen(tied) != length
@@ -195,7 +203,8 @@ int table_member_name(const struct table_entry *e, int64_t member, char *buf, si
     if (!p)
         return snprintf(buf, size, "%s", e->name);
     p += sizeof experts - 1;
-    return snprintf(buf, size, "%.*s%lld.%s", (int)(p - e->name), e->name, (long long)member, p);
+    return snprintf(
+        buf, size, "%.*s%lld.%s", (int)(p - e->name), e->name, (long long)member, p);
 }
 
 static const char weight[] = ".weight";
@@ -211,11 +220,12 @@ int table_scale_name(const char *name, const char *suffix, char *buf, size_t siz
     return snprintf(buf, size, "%.*s%s", (int)(n - w), name, suffix);
 }
 
-bool table_scale_of(const char *name, size_t length, const char *suffix, char *buf, size_t size)
+bool table_scale_of(
+    const char *name, size_t length, const char *suffix, char *buf, size_t size)
 {
     const size_t s = strlen(suffix), w = sizeof weight;
-    if (s == 0 || length <= s || memcmp(name + length - s, suffix, s) != 0 || length - s > size
-        || size - (length - s) < w)
+    if (s == 0 || length <= s || memcmp(name + length - s, suffix, s) != 0
+        || length - s > size || size - (length - s) < w)
         return false;
     memcpy(buf, name, length - s);
     memcpy(buf + length - s, weight, w);
@@ -225,9 +235,15 @@ bool table_scale_of(const char *name, size_t length, const char *suffix, char *b
 const char *table_kind_name(enum table_kind kind)
 {
     static const char *const names[KIND_COUNT] = {
-        [KIND_EMBEDDING] = "embedding", [KIND_NORM] = "norm", [KIND_ATTENTION] = "attention",
-        [KIND_INDEXER] = "indexer", [KIND_DENSE] = "dense", [KIND_ROUTER] = "router",
-        [KIND_SHARED_EXPERT] = "shared expert", [KIND_EXPERT] = "expert", [KIND_HEAD] = "head",
+        [KIND_EMBEDDING] = "embedding",
+        [KIND_NORM] = "norm",
+        [KIND_ATTENTION] = "attention",
+        [KIND_INDEXER] = "indexer",
+        [KIND_DENSE] = "dense",
+        [KIND_ROUTER] = "router",
+        [KIND_SHARED_EXPERT] = "shared expert",
+        [KIND_EXPERT] = "expert",
+        [KIND_HEAD] = "head",
         [KIND_MTP] = "mtp",
     };
     return (unsigned)kind < KIND_COUNT ? names[kind] : "unknown";

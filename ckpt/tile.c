@@ -3,7 +3,12 @@
  * ranks falls on few of them (spec/format.md B). */
 #include "ckpt/tile.h"
 
-enum { TILE_ROWS = 128, TILE_COLUMNS = 16384, TILE_CUT_ROWS = 1024, TILE_CUT_COLUMNS = 256 };
+enum {
+    TILE_ROWS = 128,
+    TILE_COLUMNS = 16384,
+    TILE_CUT_ROWS = 1024,
+    TILE_CUT_COLUMNS = 256
+};
 
 static int64_t smaller(int64_t a, int64_t b)
 {

@@ -61,7 +61,9 @@ static int cut_axis(enum table_cut cut)
 /* How many equal slices of whole units row e allows; 0: any number. */
 static int64_t shares(const struct table_entry *e)
 {
-    return e->cut == CUT_NONE || e->cut == CUT_VOCAB ? 0 : e->grid.dims[cut_axis(e->cut)] / e->unit;
+    return e->cut == CUT_NONE || e->cut == CUT_VOCAB
+        ? 0
+        : e->grid.dims[cut_axis(e->cut)] / e->unit;
 }
 
 /* "1, 2, 4": the divisors of n, cut with "..." when buf is full. */
@@ -72,7 +74,8 @@ static const char *divisors(int64_t n, char *buf, size_t size)
     for (int64_t d = 1; d <= n && d <= AXIS_MAX; d++) {
         if (n % d != 0)
             continue;
-        const int k = snprintf(buf + at, size - at, "%s%lld", d > 1 ? ", " : "", (long long)d);
+        const int k =
+            snprintf(buf + at, size - at, "%s%lld", d > 1 ? ", " : "", (long long)d);
         if (k < 0 || (size_t)k >= size - at) {
             snprintf(buf + (at < size - 4 ? at : size - 4), 4, "...");
             break;
@@ -109,19 +112,29 @@ static int check_axis(const struct table *t, enum axis axis, int n, struct glm_e
         return 0;
     const int64_t k = axis_shares(first, axis);
     if (axis == AXIS_EP)
-        return glm_fail(err, GLM_EUSAGE, "ep %d does not divide the %lld routed experts; valid are "
-            "%s", n, (long long)k, divisors(all, valid, sizeof valid));
-    return glm_fail(err, GLM_EUSAGE, "%s %d does not divide '%s': %lld %s of %lld units of %lld; "
-        "valid are %s", names[axis], n, first->name,
-        (long long)first->grid.dims[cut_axis(first->cut)],
+        return glm_fail(err, GLM_EUSAGE,
+            "ep %d does not divide the %lld routed experts; valid are "
+            "%s",
+            n, (long long)k, divisors(all, valid, sizeof valid));
+    return glm_fail(err, GLM_EUSAGE,
+        "%s %d does not divide '%s': %lld %s of %lld units of %lld; "
+        "valid are %s",
+        names[axis], n, first->name, (long long)first->grid.dims[cut_axis(first->cut)],
         first->cut == CUT_COLS ? "columns" : "rows", (long long)k, (long long)first->unit,
         divisors(all, valid, sizeof valid));
 }
 
 static int normalise(struct topology *t, struct glm_error *err)
 {
-    const struct { const char *name; int *value; } axes[] = {
-        {"tp", &t->tp}, {"pp", &t->pp}, {"vpp", &t->vpp}, {"ep", &t->ep}, {"etp", &t->etp},
+    const struct {
+        const char *name;
+        int *value;
+    } axes[] = {
+        {"tp", &t->tp},
+        {"pp", &t->pp},
+        {"vpp", &t->vpp},
+        {"ep", &t->ep},
+        {"etp", &t->etp},
     };
     for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
         if (*axes[i].value < 0 || *axes[i].value > AXIS_MAX)
@@ -132,12 +145,13 @@ static int normalise(struct topology *t, struct glm_error *err)
     }
     const int64_t stages = (int64_t)t->pp * t->vpp;
     if (stages > STAGES_MAX)
-        return glm_fail(err, GLM_EUSAGE, "pp %d * vpp %d: more than %d stages", t->pp, t->vpp,
-            STAGES_MAX);
+        return glm_fail(err, GLM_EUSAGE, "pp %d * vpp %d: more than %d stages", t->pp,
+            t->vpp, STAGES_MAX);
     const int64_t cells = t->tp + (int64_t)t->ep * t->etp;
     if (cells > CELLS_MAX / t->pp)
-        return glm_fail(err, GLM_EUSAGE, "pp %d * (tp %d + ep %d * etp %d): more than %d cells",
-            t->pp, t->tp, t->ep, t->etp, CELLS_MAX);
+        return glm_fail(err, GLM_EUSAGE,
+            "pp %d * (tp %d + ep %d * etp %d): more than %d cells", t->pp, t->tp, t->ep,
+            t->etp, CELLS_MAX);
     return 0;
 }
 
@@ -153,14 +167,17 @@ static int make_layout(struct placement *p, struct glm_error *err)
         return err->code;
     if ((size_t)layout_print(&p->layout, c, text, sizeof text) < sizeof text)
         memcpy(t->layout, text, sizeof text);
-    else if (!given) /* a given string that has no shorter canonical form stays as it is */
-        return glm_fail(err, GLM_EUSAGE, "the layout of %d stages is longer than %zu characters; "
-            "give one with repetitions", stages, sizeof text - 1);
+    else if (
+        !given) /* a given string that has no shorter canonical form stays as it is */
+        return glm_fail(err, GLM_EUSAGE,
+            "the layout of %d stages is longer than %zu characters; "
+            "give one with repetitions",
+            stages, sizeof text - 1);
     return 0;
 }
 
-int placement_init(struct placement **out, const struct table *t, const struct topology *topo,
-    struct glm_error *err)
+int placement_init(struct placement **out, const struct table *t,
+    const struct topology *topo, struct glm_error *err)
 {
     *out = NULL;
     struct placement *p = calloc(1, sizeof *p);
@@ -212,7 +229,8 @@ int placement_stage(const struct placement *p, const struct table_entry *e)
         return p->layout.stages - 1;
     if (e->where == WHERE_MTP)
         return p->layout.mtp;
-    int lo = 0, hi = p->layout.stages; /* the last stage that starts at or below the layer */
+    int lo = 0,
+        hi = p->layout.stages; /* the last stage that starts at or below the layer */
     while (hi - lo > 1) {
         const int mid = lo + (hi - lo) / 2;
         if (p->layout.start[mid] <= e->layer)
@@ -243,7 +261,9 @@ struct cell placement_cell(const struct placement *p, int index)
     const int per = cells_of_pp(p), at = index % per;
     if (at < p->topo.tp)
         return (struct cell){.pp = index / per, .tp = at};
-    return (struct cell){.expert = true, .pp = index / per, .ep = (at - p->topo.tp) / p->topo.etp,
+    return (struct cell){.expert = true,
+        .pp = index / per,
+        .ep = (at - p->topo.tp) / p->topo.etp,
         .etp = (at - p->topo.tp) % p->topo.etp};
 }
 
@@ -265,13 +285,15 @@ int cell_name(const struct cell *c, char *buf, size_t size)
 /* [lo, hi) of the share of rank r of p on an axis of n; the last vocabulary shares may be empty. */
 static void share(enum table_cut cut, int64_t n, int p, int r, int64_t *lo, int64_t *hi)
 {
-    const int64_t w = cut == CUT_VOCAB ? VOCAB_STEP * ceil_div(n, (int64_t)VOCAB_STEP * p) : n / p;
+    const int64_t w =
+        cut == CUT_VOCAB ? VOCAB_STEP * ceil_div(n, (int64_t)VOCAB_STEP * p) : n / p;
     *lo = smaller(w * r, n);
     *hi = smaller(w * (r + 1), n);
 }
 
 /* The compute slice of a matrix with the row's dims; replicated ones whole. */
-static struct rect slice(const struct placement *p, const struct table_entry *e, const struct cell *c)
+static struct rect slice(
+    const struct placement *p, const struct table_entry *e, const struct cell *c)
 {
     struct rect s = rect_whole(e->grid.dims);
     const int axis = cut_axis(e->cut);
@@ -283,13 +305,14 @@ static struct rect slice(const struct placement *p, const struct table_entry *e,
     return s;
 }
 
-static bool lies_in(const struct placement *p, const struct table_entry *e, const struct cell *c)
+static bool lies_in(
+    const struct placement *p, const struct table_entry *e, const struct cell *c)
 {
     return c->expert == (e && e->stack) && c->pp == placement_pp(p, e);
 }
 
-bool placement_slice(const struct placement *p, const struct table_entry *e, const struct cell *c,
-    struct rect *elements)
+bool placement_slice(const struct placement *p, const struct table_entry *e,
+    const struct cell *c, struct rect *elements)
 {
     *elements = (struct rect){.lo = {0}};
     if (!e || !lies_in(p, e, c))
@@ -302,7 +325,8 @@ bool placement_slice(const struct placement *p, const struct table_entry *e, con
 }
 
 bool placement_tiles(const struct placement *p, const struct table_entry *e,
-    const struct tile_grid *grid, const int64_t block[2], const struct cell *c, struct rect *tiles)
+    const struct tile_grid *grid, const int64_t block[2], const struct cell *c,
+    struct rect *tiles)
 {
     *tiles = (struct rect){.lo = {0}};
     if (!lies_in(p, e, c))
@@ -328,11 +352,18 @@ bool placement_tiles(const struct placement *p, const struct table_entry *e,
 
 /* ---- one word ------------------------------------------------------------------------------- */
 
-static int parse_item(struct topology *t, const char *word, const char *item, size_t length,
-    unsigned *seen, struct glm_error *err)
+static int parse_item(struct topology *t, const char *word, const char *item,
+    size_t length, unsigned *seen, struct glm_error *err)
 {
-    const struct { const char *name; int *value; } axes[] = {
-        {"tp", &t->tp}, {"pp", &t->pp}, {"vpp", &t->vpp}, {"ep", &t->ep}, {"etp", &t->etp},
+    const struct {
+        const char *name;
+        int *value;
+    } axes[] = {
+        {"tp", &t->tp},
+        {"pp", &t->pp},
+        {"vpp", &t->vpp},
+        {"ep", &t->ep},
+        {"etp", &t->etp},
     };
     for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
         const size_t n = strlen(axes[i].name);
@@ -345,14 +376,16 @@ static int parse_item(struct topology *t, const char *word, const char *item, si
         if (at < length || value < 1 || value > AXIS_MAX)
             break;
         if (*seen & 1u << i)
-            return glm_fail(err, GLM_EUSAGE, "topology '%s': %s is given twice", word,
-                axes[i].name);
+            return glm_fail(
+                err, GLM_EUSAGE, "topology '%s': %s is given twice", word, axes[i].name);
         *seen |= 1u << i;
         *axes[i].value = (int)value;
         return 0;
     }
-    return glm_fail(err, GLM_EUSAGE, "topology '%s': '%.*s' is not one of tpN, ppN, vppN, epN, etpN "
-        "with N from 1 to %d", word, (int)smaller((int64_t)length, 64), item, AXIS_MAX);
+    return glm_fail(err, GLM_EUSAGE,
+        "topology '%s': '%.*s' is not one of tpN, ppN, vppN, epN, etpN "
+        "with N from 1 to %d",
+        word, (int)smaller((int64_t)length, 64), item, AXIS_MAX);
 }
 
 int topology_parse(struct topology *out, const char *word, struct glm_error *err)
@@ -375,7 +408,10 @@ int topology_print(const struct topology *t, char *buf, size_t size)
 {
     const int pp = t->pp ? t->pp : 1, tp = t->tp ? t->tp : 1, ep = t->ep ? t->ep : 1;
     int n = snprintf(buf, size, "tp%d,pp%d,ep%d", tp, pp, ep);
-    const struct { const char *name; int value; } more[] = {{"vpp", t->vpp}, {"etp", t->etp}};
+    const struct {
+        const char *name;
+        int value;
+    } more[] = {{"vpp", t->vpp}, {"etp", t->etp}};
     for (size_t i = 0; i < 2; i++)
         if (more[i].value > 1) {
             const size_t at = (size_t)n < size ? (size_t)n : size;

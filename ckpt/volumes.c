@@ -12,7 +12,7 @@
 
 static const uint64_t default_size = UINT64_C(4) << 30;
 
-struct fill { /* one cell being filled */
+struct fill {        /* one cell being filled */
     int64_t volumes; /* begun so far */
     uint64_t used;   /* element bytes in the last one */
 };
@@ -22,7 +22,8 @@ struct plan {
     const struct placement *placement;
     struct volumes_options o;
     struct fill *cells;
-    int *piece_cell; /* [capacity]: cell of each piece; piece.shard is its volume there until the end */
+    int *
+        piece_cell; /* [capacity]: cell of each piece; piece.shard is its volume there until the end */
     int64_t capacity;
 };
 
@@ -49,23 +50,26 @@ static int reserve(struct plan *p, struct glm_error *err)
 }
 
 /* Adds a piece to its cell: to the volume being filled if it has room, else to a new one. */
-static int add_piece(struct plan *p, int64_t tensor, int cell, const struct rect *at, bool fresh,
-    struct glm_error *err)
+static int add_piece(struct plan *p, int64_t tensor, int cell, const struct rect *at,
+    bool fresh, struct glm_error *err)
 {
     struct fill *f = &p->cells[cell];
     const uint64_t bytes = bytes_of(&p->m->tensors[tensor], at);
     if (reserve(p, err) != 0)
         return err->code;
     if (f->volumes == 0
-        || (f->used > 0 && (fresh || f->used >= p->o.shard_size
-            || bytes > p->o.shard_size - f->used))) {
+        || (f->used > 0
+            && (fresh || f->used >= p->o.shard_size
+                || bytes > p->o.shard_size - f->used))) {
         f->volumes++;
         f->used = 0;
     }
     f->used += bytes;
     p->piece_cell[p->m->piece_count] = cell;
     p->m->pieces[p->m->piece_count++] = (struct ckpt_piece){.tensor = tensor,
-        .shard = f->volumes - 1, .at = *at, .encoding = p->o.encoding,
+        .shard = f->volumes - 1,
+        .at = *at,
+        .encoding = p->o.encoding,
         .bytes = p->o.encoding == ENC_PLAIN ? bytes : 0};
     return 0;
 }
@@ -144,7 +148,8 @@ static int add_tensor(struct plan *p, int64_t tensor, struct glm_error *err)
     t->pieces = m->piece_count - t->first_piece;
     if (t->stack && t->pieces > 1 && sort_pieces(p, t->first_piece, err) != 0)
         return err->code;
-    for (int64_t i = t->first_piece; p->o.encoding == ENC_ZSTD && i < m->piece_count; i++) {
+    for (int64_t i = t->first_piece; p->o.encoding == ENC_ZSTD && i < m->piece_count;
+         i++) {
         const struct rect tiles = tile_cover(&t->grid, &m->pieces[i].at);
         m->pieces[i].first_chunk = m->chunk_count;
         m->pieces[i].chunks = rect_count(&tiles);
@@ -185,8 +190,8 @@ static int name_shards(struct plan *p, struct glm_error *err)
     return 0;
 }
 
-int volumes_plan(struct manifest *m, struct placement *placement, const struct volumes_options *o,
-    struct glm_error *err)
+int volumes_plan(struct manifest *m, struct placement *placement,
+    const struct volumes_options *o, struct glm_error *err)
 {
     struct plan p = {.m = m, .placement = placement, .o = *o};
     if (p.o.shard_size == 0)

@@ -9,7 +9,8 @@
 #include "tests/support/models.h"
 
 /* Bytes with F32 router biases, and the FP8 release: E4M3 with F32 scales of 128 x 128. */
-static int64_t bytes_of(const struct table *t, bool fp8, int64_t *tensors, int64_t *quantised)
+static int64_t bytes_of(
+    const struct table *t, bool fp8, int64_t *tensors, int64_t *quantised)
 {
     int64_t sum = 0;
     *tensors = *quantised = 0;
@@ -98,10 +99,20 @@ Test(table, has_the_census_of_the_toys)
 
 Test(table, has_the_group_counts_of_glm_5_2)
 {
-    static const struct { enum table_kind kind; int64_t tensors; } rows[] = {
-        {KIND_EXPERT, 58368}, {KIND_SHARED_EXPERT, 228}, {KIND_ROUTER, 152}, {KIND_DENSE, 9},
-        {KIND_ATTENTION, 395}, {KIND_NORM, 316 + 1}, {KIND_INDEXER, 110}, {KIND_EMBEDDING, 1},
-        {KIND_HEAD, 1}, {KIND_MTP, 4},
+    static const struct {
+        enum table_kind kind;
+        int64_t tensors;
+    } rows[] = {
+        {KIND_EXPERT, 58368},
+        {KIND_SHARED_EXPERT, 228},
+        {KIND_ROUTER, 152},
+        {KIND_DENSE, 9},
+        {KIND_ATTENTION, 395},
+        {KIND_NORM, 316 + 1},
+        {KIND_INDEXER, 110},
+        {KIND_EMBEDDING, 1},
+        {KIND_HEAD, 1},
+        {KIND_MTP, 4},
     };
     struct table *t = models_table("glm-5.2", false);
     int64_t counts[KIND_COUNT] = {0}, f32 = 0;
@@ -117,7 +128,8 @@ Test(table, has_the_group_counts_of_glm_5_2)
     table_free(t);
 }
 
-static const struct table_entry *find(const struct table *t, const char *name, int64_t *member)
+static const struct table_entry *find(
+    const struct table *t, const char *name, int64_t *member)
 {
     return table_find(t, name, strlen(name), member);
 }
@@ -149,7 +161,8 @@ Test(table, writes_members_as_hugging_face_does)
     struct table *t = models_table("t1", false);
     int64_t member;
     char name[256];
-    const struct table_entry *e = find(t, "model.layers.1.mlp.experts.10.down_proj.weight", &member);
+    const struct table_entry *e =
+        find(t, "model.layers.1.mlp.experts.10.down_proj.weight", &member);
     cr_assert_not_null(e);
     cr_assert_str_eq(e->name, "model.layers.1.mlp.experts.down_proj.weight");
     cr_assert_eq(member, 10);
@@ -161,18 +174,20 @@ Test(table, writes_members_as_hugging_face_does)
 Test(table, refuses_names_that_only_look_right)
 {
     static const char *const names[] = {
-        "model.layers.1.mlp.experts.12.down_proj.weight",  /* 12 experts: 0..11 */
+        "model.layers.1.mlp.experts.12.down_proj.weight", /* 12 experts: 0..11 */
         "model.layers.1.mlp.experts.01.down_proj.weight",
         "model.layers.1.mlp.experts.-1.down_proj.weight",
         "model.layers.1.mlp.experts..down_proj.weight",
         "model.layers.1.mlp.experts.1",
         "model.layers.1.mlp.experts.99999999999999999999.down_proj.weight",
-        "model.layers.0.mlp.experts.1.down_proj.weight",   /* layer 0 is dense */
+        "model.layers.0.mlp.experts.1.down_proj.weight", /* layer 0 is dense */
         "model.layers.1.mlp.shared_experts.1.down_proj.weight",
-        "model.layers.3.self_attn.indexer.wk.weight",      /* layer 3 shares */
+        "model.layers.3.self_attn.indexer.wk.weight", /* layer 3 shares */
         "model.layers.6.input_layernorm.weight",
         "model.layers.01.input_layernorm.weight",
-        "model.embed_tokens.weight ", "model.embed_tokens", "",
+        "model.embed_tokens.weight ",
+        "model.embed_tokens",
+        "",
         "model.layers.1.mlp.experts.gate_up_proj",
     };
     struct table *t = models_table("t1", false);
@@ -204,20 +219,32 @@ Test(table, keeps_embedding_first_and_head_last)
 
 Test(table, cuts_whole_heads_and_classes_the_optimizer)
 {
-    static const struct { const char *name; enum table_cut cut; int64_t unit;
-        enum table_optimizer optimizer; bool decay; int64_t head, split; } rows[] = {
+    static const struct {
+        const char *name;
+        enum table_cut cut;
+        int64_t unit;
+        enum table_optimizer optimizer;
+        bool decay;
+        int64_t head, split;
+    } rows[] = {
         {"model.embed_tokens.weight", CUT_VOCAB, 1, OPT_ADAMW, true, 0, 0},
         {"lm_head.weight", CUT_VOCAB, 1, OPT_ADAMW, true, 0, 0},
         {"model.norm.weight", CUT_NONE, 1, OPT_ADAMW, false, 0, 0},
-        {"model.layers.6.self_attn.q_b_proj.weight", CUT_ROWS, 256, OPT_MUON_HEADS, true, 256, 192},
-        {"model.layers.6.self_attn.kv_b_proj.weight", CUT_ROWS, 448, OPT_MUON_HEADS, true, 448, 192},
-        {"model.layers.6.self_attn.kv_a_proj_with_mqa.weight", CUT_NONE, 1, OPT_MUON, true, 0, 0},
+        {"model.layers.6.self_attn.q_b_proj.weight", CUT_ROWS, 256, OPT_MUON_HEADS, true,
+            256, 192},
+        {"model.layers.6.self_attn.kv_b_proj.weight", CUT_ROWS, 448, OPT_MUON_HEADS, true,
+            448, 192},
+        {"model.layers.6.self_attn.kv_a_proj_with_mqa.weight", CUT_NONE, 1, OPT_MUON,
+            true, 0, 0},
         {"model.layers.6.self_attn.o_proj.weight", CUT_COLS, 256, OPT_MUON, true, 0, 0},
-        {"model.layers.6.self_attn.indexer.k_norm.bias", CUT_NONE, 1, OPT_ADAMW, false, 0, 0},
+        {"model.layers.6.self_attn.indexer.k_norm.bias", CUT_NONE, 1, OPT_ADAMW, false, 0,
+            0},
         {"model.layers.6.mlp.gate.weight", CUT_NONE, 1, OPT_MUON, true, 0, 0},
-        {"model.layers.6.mlp.gate.e_score_correction_bias", CUT_NONE, 1, OPT_ROUTER_BIAS, false, 0, 0},
+        {"model.layers.6.mlp.gate.e_score_correction_bias", CUT_NONE, 1, OPT_ROUTER_BIAS,
+            false, 0, 0},
         {"model.layers.6.mlp.experts.up_proj.weight", CUT_ROWS, 1, OPT_MUON, true, 0, 0},
-        {"model.layers.6.mlp.experts.down_proj.weight", CUT_COLS, 1, OPT_MUON, true, 0, 0},
+        {"model.layers.6.mlp.experts.down_proj.weight", CUT_COLS, 1, OPT_MUON, true, 0,
+            0},
         {"model.layers.78.eh_proj.weight", CUT_ROWS, 1, OPT_MUON, true, 0, 0},
     };
     struct table *t = models_table("glm-5.2", false);
@@ -226,8 +253,9 @@ Test(table, cuts_whole_heads_and_classes_the_optimizer)
         const struct table_entry *e = find(t, rows[i].name, &member);
         cr_assert_not_null(e, "%s", rows[i].name);
         cr_assert(e->cut == rows[i].cut && e->unit == rows[i].unit
-            && e->optimizer == rows[i].optimizer && e->decay == rows[i].decay
-            && e->head_rows == rows[i].head && e->head_split == rows[i].split, "%s", rows[i].name);
+                && e->optimizer == rows[i].optimizer && e->decay == rows[i].decay
+                && e->head_rows == rows[i].head && e->head_split == rows[i].split,
+            "%s", rows[i].name);
     }
     table_free(t);
 }
@@ -241,22 +269,26 @@ Test(table, names_scales_both_ways)
     cr_assert(table_scale_of(buf, strlen(buf), ".weight_scale_inv", buf + 0, sizeof buf));
     cr_assert_str_eq(buf, w);
     cr_assert_not(table_scale_of(w, strlen(w), ".weight_scale_inv", buf, sizeof buf));
-    cr_assert_not(table_scale_of("a.weight_scale_inv", 18, ".weight_scale", buf, sizeof buf));
-    cr_assert_not(table_scale_of("a.weight_scale", 14, ".weight_scale", buf, 8), "no room");
+    cr_assert_not(
+        table_scale_of("a.weight_scale_inv", 18, ".weight_scale", buf, sizeof buf));
+    cr_assert_not(
+        table_scale_of("a.weight_scale", 14, ".weight_scale", buf, 8), "no room");
     cr_assert(table_scale_of("a.weight_scale", 14, ".weight_scale", buf, 9));
     cr_assert_eq(table_scale_name("a.bias", ".weight_scale", buf, sizeof buf), -1);
     cr_assert_str_eq(buf, "");
 }
 
-static struct table *build_changed(const char *name, const char *from, const char *to,
-    struct glm_error *err)
+static struct table *build_changed(
+    const char *name, const char *from, const char *to, struct glm_error *err)
 {
     char *text = models_config(name), *at = strstr(text, from);
     cr_assert_not_null(at);
     char *changed = NULL;
     struct model_config c;
     struct table *t = NULL;
-    cr_assert(asprintf(&changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) > 0);
+    cr_assert(
+        asprintf(&changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from))
+        > 0);
     if (config_parse(&c, "config.json", changed, strlen(changed), err) == 0)
         table_build(&t, &c, false, err);
     free(changed);

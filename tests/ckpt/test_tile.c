@@ -7,7 +7,8 @@
 
 #include "tests/support/rng.h"
 
-static struct rect make(int64_t e0, int64_t e1, int64_t r0, int64_t r1, int64_t c0, int64_t c1)
+static struct rect make(
+    int64_t e0, int64_t e1, int64_t r0, int64_t r1, int64_t c0, int64_t c1)
 {
     return (struct rect){.lo = {e0, r0, c0}, .hi = {e1, r1, c1}};
 }
@@ -40,7 +41,8 @@ Test(rect, intersects_as_sets_of_elements_do)
             for (int64_t y = 0; y < 8; y++)
                 for (int64_t x = 0; x < 8; x++) {
                     const struct rect one = make(e, e + 1, y, y + 1, x, x + 1);
-                    const bool in0 = rect_contains(&r[0], &one), in1 = rect_contains(&r[1], &one);
+                    const bool in0 = rect_contains(&r[0], &one),
+                               in1 = rect_contains(&r[1], &one);
                     first += in0;
                     common += in0 && in1;
                 }
@@ -60,7 +62,12 @@ Test(rect, equals_only_itself)
 
 Test(tile, has_the_sizes_of_the_format)
 {
-    const struct { int64_t shape[3]; int rank; bool stack, cut; int64_t tile[3], count; } rows[] = {
+    const struct {
+        int64_t shape[3];
+        int rank;
+        bool stack, cut;
+        int64_t tile[3], count;
+    } rows[] = {
         {{0}, 0, false, false, {1, 1, 1}, 1},
         {{6144}, 1, false, false, {1, 1, 6144}, 1},
         {{16384, 2048}, 2, false, false, {1, 128, 2048}, 128},
@@ -84,9 +91,17 @@ Test(tile, has_the_sizes_of_the_format)
 
 Test(tile, covers_every_element_once)
 {
-    const struct { int64_t shape[3]; int rank; bool stack, cut; } rows[] = {
-        {{260, 300}, 2, false, false}, {{1100, 600}, 2, false, true}, {{130, 16400}, 2, false, false},
-        {{3, 200, 90}, 3, true, false}, {{2, 1030, 300}, 3, true, true}, {{77}, 1, false, false},
+    const struct {
+        int64_t shape[3];
+        int rank;
+        bool stack, cut;
+    } rows[] = {
+        {{260, 300}, 2, false, false},
+        {{1100, 600}, 2, false, true},
+        {{130, 16400}, 2, false, false},
+        {{3, 200, 90}, 3, true, false},
+        {{2, 1030, 300}, 3, true, true},
+        {{77}, 1, false, false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct tile_grid g;
@@ -94,7 +109,8 @@ Test(tile, covers_every_element_once)
         unsigned char *seen = calloc((size_t)(g.dims[0] * g.dims[1] * g.dims[2]), 1);
         for (int64_t k = 0; k < tile_count(&g); k++) {
             const struct rect t = tile_rect(&g, k);
-            cr_assert_eq(tile_index(&g, t.lo[0], t.lo[1] / g.tile[1], t.lo[2] / g.tile[2]), k);
+            cr_assert_eq(
+                tile_index(&g, t.lo[0], t.lo[1] / g.tile[1], t.lo[2] / g.tile[2]), k);
             cr_assert(tile_aligned(&g, &t));
             for (int64_t e = t.lo[0]; e < t.hi[0]; e++)
                 for (int64_t y = t.lo[1]; y < t.hi[1]; y++)
@@ -117,7 +133,8 @@ Test(tile, cover_and_span_are_the_smallest_whole_tiles)
         struct rect r;
         for (int i = 0; i < 3; i++) {
             r.lo[i] = (int64_t)rng_below(&s, (uint64_t)shape[i]);
-            r.hi[i] = r.lo[i] + 1 + (int64_t)rng_below(&s, (uint64_t)(shape[i] - r.lo[i]));
+            r.hi[i] =
+                r.lo[i] + 1 + (int64_t)rng_below(&s, (uint64_t)(shape[i] - r.lo[i]));
         }
         const struct rect tiles = tile_cover(&g, &r), span = tile_span(&g, &tiles);
         int64_t touched = 0;

@@ -21,10 +21,12 @@ static const struct table_entry *row(const struct table *t, const char *name)
 }
 
 /* Elements stored by rank r (tp, or etp of ep 0) of a row; count of tiles in *tiles. */
-static struct rect stored(const struct placement *p, const struct table_entry *e, int r,
-    int64_t *tiles)
+static struct rect stored(
+    const struct placement *p, const struct table_entry *e, int r, int64_t *tiles)
 {
-    const struct cell c = {.expert = e->stack, .pp = placement_pp(p, e), .tp = e->stack ? 0 : r,
+    const struct cell c = {.expert = e->stack,
+        .pp = placement_pp(p, e),
+        .tp = e->stack ? 0 : r,
         .etp = e->stack ? r : 0};
     struct rect t;
     placement_tiles(p, e, &e->grid, plain, &c, &t);
@@ -38,7 +40,8 @@ Test(topology, cuts_the_worked_examples_of_tp64)
     struct placement *p = models_placement(t, (struct topology){.tp = 64});
     const struct table_entry *q = row(t, "model.layers.0.self_attn.q_b_proj.weight");
     const struct table_entry *kv = row(t, "model.layers.0.self_attn.kv_b_proj.weight");
-    const struct table_entry *a = row(t, "model.layers.0.self_attn.kv_a_proj_with_mqa.weight");
+    const struct table_entry *a =
+        row(t, "model.layers.0.self_attn.kv_a_proj_with_mqa.weight");
     const struct table_entry *down = row(t, "model.layers.0.mlp.down_proj.weight");
     static const int64_t kv_end[] = {512, 896, 1408, 1792};
     for (int r = 0; r < 64; r++) {
@@ -58,7 +61,8 @@ Test(topology, cuts_the_worked_examples_of_tp64)
     }
     struct rect s;
     cr_assert(placement_slice(p, kv, &(struct cell){.tp = 1}, &s));
-    cr_assert(s.lo[1] == 448 && s.hi[1] == 896, "the compute slice is not the stored one");
+    cr_assert(
+        s.lo[1] == 448 && s.hi[1] == 896, "the compute slice is not the stored one");
     cr_assert(placement_slice(p, a, &(struct cell){.tp = 63}, &s));
     cr_assert_eq(rect_count(&s), 576 * 6144, "a rank loads replicated tensors whole");
     placement_free(p);
@@ -69,7 +73,8 @@ Test(topology, cuts_experts_vocabulary_and_toys_as_the_format_says)
 {
     struct table *t = models_table("glm-5.2", false), *t1 = models_table("t1", false);
     struct placement *p = models_placement(t, (struct topology){.tp = 8, .etp = 8});
-    const struct table_entry *down = row(t, "model.layers.3.mlp.experts.down_proj.weight");
+    const struct table_entry *down =
+        row(t, "model.layers.3.mlp.experts.down_proj.weight");
     const struct table_entry *embed = row(t, "model.embed_tokens.weight");
     int64_t n;
     for (int r = 0; r < 8; r++) {
@@ -80,7 +85,8 @@ Test(topology, cuts_experts_vocabulary_and_toys_as_the_format_says)
     }
     placement_free(p);
     p = models_placement(t1, (struct topology){.tp = 8, .etp = 2});
-    const struct table_entry *gate = row(t1, "model.layers.1.mlp.experts.gate_proj.weight");
+    const struct table_entry *gate =
+        row(t1, "model.layers.1.mlp.experts.gate_proj.weight");
     stored(p, gate, 0, &n);
     cr_assert_eq(n, 12, "one tile of 80 rows for each expert, rank 0");
     stored(p, gate, 1, &n);
@@ -118,13 +124,14 @@ static void one_owner(const struct placement *p, const struct table_entry *e,
             /* The rule itself: the slice holds the tile's first element. */
             const int64_t y = at.lo[1] * block[0], x = at.lo[2] * block[1];
             const struct rect first = {{at.lo[0], y, x}, {at.lo[0] + 1, y + 1, x + 1}};
-            const bool rule = rect_contains(&s, &first) && (e->cut != CUT_NONE || c.tp == 0);
+            const bool rule =
+                rect_contains(&s, &first) && (e->cut != CUT_NONE || c.tp == 0);
             cr_assert_eq(owned, rule, "%s", e->name);
         }
     }
     for (int64_t k = 0; k < n; k++)
-        cr_assert_eq(seen[k], 1, "%s tile %lld has %d owners", e ? e->name : "-", (long long)k,
-            seen[k]);
+        cr_assert_eq(seen[k], 1, "%s tile %lld has %d owners", e ? e->name : "-",
+            (long long)k, seen[k]);
     free(seen);
 }
 
@@ -132,8 +139,11 @@ Test(topology, gives_every_tile_of_the_toys_one_owner)
 {
     static const char *const names[] = {"t1", "tiny-a", "tiny-c"};
     static const struct topology topos[] = {
-        {.tp = 4, .ep = 2, .etp = 1}, {.tp = 1}, {.tp = 4, .pp = 2, .ep = 4, .etp = 2},
-        {.tp = 2, .pp = 1, .vpp = 3, .ep = 1, .etp = 8}, {.tp = 4, .pp = 3, .ep = 4, .etp = 4},
+        {.tp = 4, .ep = 2, .etp = 1},
+        {.tp = 1},
+        {.tp = 4, .pp = 2, .ep = 4, .etp = 2},
+        {.tp = 2, .pp = 1, .vpp = 3, .ep = 1, .etp = 8},
+        {.tp = 4, .pp = 3, .ep = 4, .etp = 4},
     };
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
         struct table *t = models_table(names[k], false);
@@ -155,7 +165,8 @@ Test(topology, gives_every_tile_of_the_toys_one_owner)
 /* A table of one made-up row, so that shapes are free. */
 static struct table_entry made_up(uint64_t *s, int p, int ep)
 {
-    struct table_entry e = {.name = "x", .where = WHERE_FIRST, .layer = -1, .rank = 2, .unit = 1};
+    struct table_entry e = {
+        .name = "x", .where = WHERE_FIRST, .layer = -1, .rank = 2, .unit = 1};
     e.stack = rng_below(s, 3) == 0;
     e.cut = (enum table_cut)rng_below(s, e.stack ? 3 : 4);
     if (e.stack && e.cut == CUT_NONE)
@@ -184,7 +195,8 @@ Test(topology, gives_every_tile_one_owner_whatever_the_shape)
         const int p = 1 + (int)rng_below(&s, 13), ep = 1 + (int)rng_below(&s, 5);
         struct table_entry e = made_up(&s, p, ep);
         struct table one = {.config = t->config, .entries = &e, .count = 1};
-        struct placement *at = models_placement(&one, (struct topology){.tp = p, .etp = p, .ep = ep});
+        struct placement *at =
+            models_placement(&one, (struct topology){.tp = p, .etp = p, .ep = ep});
         const int64_t *b = blocks[rng_below(&s, 5)];
         int64_t shape[3] = {e.shape[0], e.shape[1], e.shape[2]};
         int64_t *d = shape + (e.stack ? 1 : 0);
@@ -201,7 +213,8 @@ Test(topology, gives_every_tile_one_owner_whatever_the_shape)
 
 /* ---- stages --------------------------------------------------------------------------------- */
 
-static void starts_are(const char *model, struct topology topo, const int *want, const char *layout)
+static void starts_are(
+    const char *model, struct topology topo, const int *want, const char *layout)
 {
     struct table *t = models_table(model, false);
     struct placement *p = models_placement(t, topo);
@@ -226,15 +239,21 @@ Test(layout, has_the_default_starts_of_the_format)
     starts_are("glm-5.2", (struct topology){.pp = 2}, (int[]){0, 38}, "Et*38|t*40mL");
     starts_are("glm-5.2", (struct topology){.pp = 4}, (int[]){0, 18, 38, 58},
         "Et*18|t*20|t*20|t*20mL");
-    starts_are("glm-5.2", (struct topology){.pp = 2, .vpp = 2}, (int[]){0, 18, 38, 58}, NULL);
-    starts_are("glm-5.2", (struct topology){.pp = 8}, (int[]){0, 10, 18, 26, 34, 42, 54, 66}, NULL);
+    starts_are(
+        "glm-5.2", (struct topology){.pp = 2, .vpp = 2}, (int[]){0, 18, 38, 58}, NULL);
+    starts_are("glm-5.2", (struct topology){.pp = 8},
+        (int[]){0, 10, 18, 26, 34, 42, 54, 66}, NULL);
     starts_are("glm-5.2", (struct topology){.pp = 13},
         (int[]){0, 6, 10, 14, 18, 22, 26, 30, 38, 46, 54, 62, 70}, NULL);
-    starts_are("glm-5.2", (struct topology){.pp = 21}, (int[]){0, 1, 2, 6, 10, 14, 18, 22, 26, 30,
-        34, 38, 42, 46, 50, 54, 58, 62, 66, 70, 74}, NULL);
+    starts_are("glm-5.2", (struct topology){.pp = 21},
+        (int[]){0, 1, 2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62, 66,
+            70, 74},
+        NULL);
     starts_are("tiny-a", (struct topology){.pp = 2}, (int[]){0, 2}, NULL);
-    starts_are("tiny-a", (struct topology){.pp = 4}, (int[]){0, 1, 2, 6}, "Et|t|t*4|t*2mL");
-    starts_are("tiny-c", (struct topology){.pp = 8}, (int[]){0, 1, 2, 3, 4, 5, 6, 7}, NULL);
+    starts_are(
+        "tiny-a", (struct topology){.pp = 4}, (int[]){0, 1, 2, 6}, "Et|t|t*4|t*2mL");
+    starts_are(
+        "tiny-c", (struct topology){.pp = 8}, (int[]){0, 1, 2, 3, 4, 5, 6, 7}, NULL);
 }
 
 /* The second method: all choices of starts, in lexicographic order. */
@@ -250,7 +269,8 @@ static int64_t best_cost(const struct model_config *c, int from, int stages, int
         if (!c->layer_owns_indexer[j])
             continue;
         const int64_t below = best_cost(c, j, stages - 1, rest);
-        const int64_t cost = below == INT64_MAX ? below : below + (int64_t)(j - from) * (j - from);
+        const int64_t cost =
+            below == INT64_MAX ? below : below + (int64_t)(j - from) * (j - from);
         if (cost < best) {
             best = cost;
             memcpy(starts + 1, rest, (size_t)(stages - 1) * sizeof *rest);
@@ -286,8 +306,11 @@ Test(layout, default_equals_exhaustive_search)
 Test(layout, reads_the_grammar)
 {
     static const char *const same[] = {
-        "Et*18|t*20|t*20|t*20mL", "Et*18|t*20|t*20|t*20L", "E t*18 | (t*20|)*2 t*20, m L",
-        "Et*18|t*20|t*20|t*20mmmL", "E(t)*18|(tt)*10|((tt)*2)*5|t*19tm*7L",
+        "Et*18|t*20|t*20|t*20mL",
+        "Et*18|t*20|t*20|t*20L",
+        "E t*18 | (t*20|)*2 t*20, m L",
+        "Et*18|t*20|t*20|t*20mmmL",
+        "E(t)*18|(tt)*10|((tt)*2)*5|t*19tm*7L",
     };
     struct table *t = models_table("glm-5.2", false);
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
@@ -297,7 +320,8 @@ Test(layout, reads_the_grammar)
         cr_assert_str_eq(placement_topology(p)->layout, same[0], "%s", same[i]);
         placement_free(p);
     }
-    struct placement *p = models_placement(t, (struct topology){.pp = 3, .layout = "E|t*78|mL"});
+    struct placement *p =
+        models_placement(t, (struct topology){.pp = 3, .layout = "E|t*78|mL"});
     cr_assert_eq(placement_stage(p, row(t, "model.embed_tokens.weight")), 0);
     cr_assert_eq(placement_stage(p, row(t, "model.layers.0.input_layernorm.weight")), 1);
     cr_assert_eq(placement_stage(p, row(t, "model.layers.77.input_layernorm.weight")), 1);
@@ -324,7 +348,10 @@ Test(layout, puts_virtual_stages_round_the_pipeline)
 
 Test(topology, refuses_with_what_would_be_valid)
 {
-    static const struct { struct topology topo; const char *says[3]; } rows[] = {
+    static const struct {
+        struct topology topo;
+        const char *says[3];
+    } rows[] = {
         {{.tp = 7}, {"tp 7", "q_b_proj", "valid are 1, 2, 4, 8, 16, 32, 64"}},
         {{.tp = 128}, {"tp 128", "64 units of 256", "valid are 1, 2"}},
         {{.ep = 3}, {"ep 3", "256 routed experts", "1, 2, 4, 8"}},
@@ -333,9 +360,11 @@ Test(topology, refuses_with_what_would_be_valid)
         {{.pp = 11, .vpp = 2}, {"22 pipeline stages", "at most 21", ""}},
         {{.tp = -1}, {"tp -1", "expected 1", ""}},
         {{.pp = 1 << 20, .vpp = 1 << 20}, {"pp 1048576", "stages", ""}},
-        {{.tp = 64, .pp = 21, .ep = 1 << 20, .etp = 1 << 20}, {"cells", "ep 1048576", ""}},
-        {{.pp = 4, .layout = "Et*20|t*20|t*19|t*19mL"}, {"stage 1 starts on layer 20",
-            "valid starts are 0, 1, 2, 6, 10, 14", "70, 74"}},
+        {{.tp = 64, .pp = 21, .ep = 1 << 20, .etp = 1 << 20},
+            {"cells", "ep 1048576", ""}},
+        {{.pp = 4, .layout = "Et*20|t*20|t*19|t*19mL"},
+            {"stage 1 starts on layer 20", "valid starts are 0, 1, 2, 6, 10, 14",
+                "70, 74"}},
         {{.pp = 4, .layout = "Et*18|t*20|t*20|t*21mL"}, {"79 layers", "78", ""}},
         {{.pp = 4, .layout = "Et*18|t*20|t*40mL"}, {"3 stages", "pp * vpp is 4", ""}},
         {{.pp = 1, .layout = "Ex*78L"}, {"character 2", "unknown letter", ""}},
@@ -343,7 +372,8 @@ Test(topology, refuses_with_what_would_be_valid)
         {{.pp = 1, .layout = "E(t*78L"}, {"expected ')'", "", ""}},
         {{.pp = 1, .layout = "Et*78)L"}, {"')' without '('", "", ""}},
         {{.pp = 1, .layout = "((((((((((t"}, {"too deep", "", ""}},
-        {{.pp = 1, .layout = "E((((t*99999)*99999)*99999)*99999)L"}, {"more than 65536", "", ""}},
+        {{.pp = 1, .layout = "E((((t*99999)*99999)*99999)*99999)L"},
+            {"more than 65536", "", ""}},
         {{.pp = 1, .layout = "t*78L"}, {"start with E", "", ""}},
         {{.pp = 1, .layout = "Et*78"}, {"end with L", "", ""}},
         {{.pp = 1, .layout = "Et*38Et*40L"}, {"E must come first", "", ""}},
@@ -355,10 +385,12 @@ Test(topology, refuses_with_what_would_be_valid)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct glm_error err = {0};
         struct placement *p = NULL;
-        cr_assert_eq(placement_init(&p, t, &rows[i].topo, &err), GLM_EUSAGE, "row %zu", i);
+        cr_assert_eq(
+            placement_init(&p, t, &rows[i].topo, &err), GLM_EUSAGE, "row %zu", i);
         cr_assert_null(p);
         for (int k = 0; k < 3; k++)
-            cr_assert_not_null(strstr(err.text, rows[i].says[k]), "row %zu: %s", i, err.text);
+            cr_assert_not_null(
+                strstr(err.text, rows[i].says[k]), "row %zu: %s", i, err.text);
     }
     table_free(t);
 }
@@ -376,8 +408,8 @@ Test(topology, reads_and_writes_its_word)
     topology_print(&t, buf, sizeof buf);
     cr_assert_str_eq(buf, "tp1,pp2,ep1,vpp3,etp2");
     cr_assert_eq(topology_print(&t, buf, 4), 21);
-    static const char *const wrong[] = {"", "tp", "tp0", "tp-1", "tpx", "xp3", "tp2,", "tp2,,pp2",
-        "tp2,tp4", "tp99999999999999999999", "tp2 pp2", "2"};
+    static const char *const wrong[] = {"", "tp", "tp0", "tp-1", "tpx", "xp3", "tp2,",
+        "tp2,,pp2", "tp2,tp4", "tp99999999999999999999", "tp2 pp2", "2"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         err = (struct glm_error){0};
         cr_assert_eq(topology_parse(&t, wrong[i], &err), GLM_EUSAGE, "'%s'", wrong[i]);
@@ -387,9 +419,10 @@ Test(topology, reads_and_writes_its_word)
 Test(topology, numbers_cells_by_stage_then_dense_then_experts)
 {
     struct table *t = models_table("glm-5.2", false);
-    struct placement *p = models_placement(t, (struct topology){.tp = 4, .pp = 2, .ep = 2});
-    static const char *const names[] = {"p000-t000", "p000-t001", "p000-t002", "p000-t003",
-        "p000-e000-t000", "p000-e001-t000", "p001-t000"};
+    struct placement *p =
+        models_placement(t, (struct topology){.tp = 4, .pp = 2, .ep = 2});
+    static const char *const names[] = {"p000-t000", "p000-t001", "p000-t002",
+        "p000-t003", "p000-e000-t000", "p000-e001-t000", "p001-t000"};
     cr_assert_eq(placement_cells(p), 12);
     for (int i = 0; i < 7; i++) {
         char buf[32];

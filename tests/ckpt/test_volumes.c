@@ -13,13 +13,13 @@ static void add_section(struct manifest *m, const struct table *t, enum ckpt_sec
 {
     for (int64_t i = 0; i < t->count; i++) {
         const struct table_entry *e = &t->entries[i];
-        cr_assert_not_null(manifest_add_tensor(m, e->name, s, s == SECTION_WEIGHT ? e->dtype
-            : GLM_F32, e->shape, e->rank, e->stack, e));
+        cr_assert_not_null(manifest_add_tensor(m, e->name, s,
+            s == SECTION_WEIGHT ? e->dtype : GLM_F32, e->shape, e->rank, e->stack, e));
     }
 }
 
-static struct manifest *plan(const struct table *t, int sections, struct topology topo,
-    struct volumes_options o)
+static struct manifest *plan(
+    const struct table *t, int sections, struct topology topo, struct volumes_options o)
 {
     struct glm_error err = {0};
     struct manifest *m = manifest_new(t);
@@ -46,13 +46,15 @@ static void check(const struct manifest *m, struct volumes_options o)
         tile += tile_count(&t->grid);
         for (int64_t k = 0; k < t->pieces; k++, piece++) {
             const struct ckpt_piece *p = &m->pieces[piece];
-            const struct rect whole = rect_whole(t->grid.dims), tiles = tile_cover(&t->grid, &p->at);
+            const struct rect whole = rect_whole(t->grid.dims),
+                              tiles = tile_cover(&t->grid, &p->at);
             const struct cell c = placement_cell(m->placement, m->shards[p->shard].cell);
             struct rect mine, both;
             cr_assert_eq(p->tensor, i);
             cr_assert(!rect_empty(&p->at) && rect_contains(&whole, &p->at));
             cr_assert(tile_aligned(&t->grid, &p->at));
-            cr_assert(placement_tiles(m->placement, t->entry, &t->grid, t->block, &c, &mine));
+            cr_assert(
+                placement_tiles(m->placement, t->entry, &t->grid, t->block, &c, &mine));
             cr_assert(rect_contains(&mine, &tiles), "the cell owns its piece");
             sum += rect_count(&p->at);
             for (int64_t j = t->first_piece; j < piece; j++) {
@@ -61,8 +63,10 @@ static void check(const struct manifest *m, struct volumes_options o)
             }
             if (k > 0) {
                 const int64_t *a = p[-1].at.lo, *b = p->at.lo;
-                cr_assert(a[0] < b[0] || (a[0] == b[0] && (a[1] < b[1]
-                    || (a[1] == b[1] && a[2] < b[2]))), "in order of offset");
+                cr_assert(a[0] < b[0]
+                        || (a[0] == b[0]
+                            && (a[1] < b[1] || (a[1] == b[1] && a[2] < b[2]))),
+                    "in order of offset");
             }
             used[p->shard] += (uint64_t)rect_count(&p->at) * glm_dtype_size(t->dtype);
             pieces[p->shard]++;
@@ -71,18 +75,21 @@ static void check(const struct manifest *m, struct volumes_options o)
                 cr_assert_eq(p->chunks, rect_count(&tiles));
                 chunk += p->chunks;
             } else {
-                cr_assert_eq(p->bytes, (uint64_t)rect_count(&p->at) * glm_dtype_size(t->dtype));
+                cr_assert_eq(
+                    p->bytes, (uint64_t)rect_count(&p->at) * glm_dtype_size(t->dtype));
             }
         }
-        cr_assert_eq(sum, t->derived ? 0 : t->grid.dims[0] * t->grid.dims[1] * t->grid.dims[2],
-            "%s", t->name);
+        cr_assert_eq(sum,
+            t->derived ? 0 : t->grid.dims[0] * t->grid.dims[1] * t->grid.dims[2], "%s",
+            t->name);
     }
     cr_assert_eq(piece, m->piece_count);
     cr_assert_eq(tile, m->tile_count);
     cr_assert_eq(chunk, m->chunk_count);
     for (int64_t s = 0; s < m->shard_count; s++) {
         cr_assert_gt(pieces[s], 0, "no empty volume");
-        cr_assert(used[s] <= size || pieces[s] == 1, "%s holds %d", m->shards[s].file, pieces[s]);
+        cr_assert(used[s] <= size || pieces[s] == 1, "%s holds %d", m->shards[s].file,
+            pieces[s]);
         if (s > 0)
             cr_assert(m->shards[s - 1].cell <= m->shards[s].cell);
     }
@@ -94,8 +101,11 @@ Test(volumes, hold_every_element_once_at_odd_topologies)
 {
     static const char *const names[] = {"t1", "tiny-a"};
     static const struct topology topos[] = {
-        {.tp = 1}, {.tp = 4, .ep = 2}, {.tp = 4, .pp = 2, .ep = 4, .etp = 2},
-        {.tp = 4, .pp = 3, .etp = 8}, {.tp = 2, .vpp = 3, .ep = 2, .etp = 4},
+        {.tp = 1},
+        {.tp = 4, .ep = 2},
+        {.tp = 4, .pp = 2, .ep = 4, .etp = 2},
+        {.tp = 4, .pp = 3, .etp = 8},
+        {.tp = 2, .vpp = 3, .ep = 2, .etp = 4},
     };
     static const uint64_t sizes[] = {0, 1, 30000, 200000, 1 << 20};
     for (size_t n = 0; n < 2; n++) {
@@ -125,7 +135,8 @@ Test(volumes, are_named_and_numbered_by_cell)
         cr_assert_str_eq(m->shards[s].file, name);
     }
     for (int i = 0; i < 6; i++)
-        cr_assert_gt(cells[i], 0, "B-04: dense pieces in 4 cells, experts in 2; cell %d", i);
+        cr_assert_gt(
+            cells[i], 0, "B-04: dense pieces in 4 cells, experts in 2; cell %d", i);
     cr_assert_str_eq(m->shards[0].file, "shard-p000-t000-0000.h5");
     manifest_free(m);
     table_free(t);
@@ -137,7 +148,8 @@ Test(volumes, fill_as_if_cell_by_cell)
     struct table *t = models_table("t1", false);
     const uint64_t size = 100000;
     const struct volumes_options o = {.shard_size = size};
-    struct manifest *m = plan(t, 2, (struct topology){.tp = 2, .pp = 3, .ep = 2, .etp = 2}, o);
+    struct manifest *m =
+        plan(t, 2, (struct topology){.tp = 2, .pp = 3, .ep = 2, .etp = 2}, o);
     for (int cell = 0; cell < placement_cells(m->placement); cell++) {
         int64_t shard = -1;
         uint64_t used = 0;
@@ -166,12 +178,14 @@ Test(volumes, split_stacks_between_experts_and_go_on_in_the_last)
     struct table *t = models_table("t1", false);
     const struct volumes_options o = {.shard_size = 5 * 40960 + 1};
     struct manifest *m = plan(t, 1, (struct topology){.tp = 1}, o);
-    const int64_t i = manifest_find(m, SECTION_WEIGHT, "model.layers.1.mlp.experts.gate_proj.weight");
+    const int64_t i =
+        manifest_find(m, SECTION_WEIGHT, "model.layers.1.mlp.experts.gate_proj.weight");
     cr_assert_geq(i, 0);
     const struct ckpt_tensor *x = &m->tensors[i];
     const struct ckpt_piece *p = &m->pieces[x->first_piece];
     cr_assert_eq(x->pieces, 3);
-    cr_assert(rect_len(&p[0].at, 0) == 5 && rect_len(&p[1].at, 0) == 5 && rect_len(&p[2].at, 0) == 2);
+    cr_assert(rect_len(&p[0].at, 0) == 5 && rect_len(&p[1].at, 0) == 5
+        && rect_len(&p[2].at, 0) == 2);
     cr_assert(p[1].shard == p[0].shard + 1 && p[2].shard == p[1].shard + 1);
     cr_assert_eq(p[3].shard, p[2].shard + 1, "up_proj is split too: a new volume");
     const struct volumes_options big = {.shard_size = 491520};
@@ -195,8 +209,8 @@ Test(volumes, give_derived_tensors_tiles_but_no_pieces)
     add_section(m, t, SECTION_MASTER);
     for (int64_t i = 0; i < t->count; i++)
         m->tensors[i].derived = true;
-    cr_assert_not_null(manifest_add_tensor(m, "step", SECTION_TRAIN, GLM_I64, (int64_t[]){1}, 1,
-        false, NULL));
+    cr_assert_not_null(manifest_add_tensor(
+        m, "step", SECTION_TRAIN, GLM_I64, (int64_t[]){1}, 1, false, NULL));
     struct placement *p = models_placement(t, (struct topology){.tp = 2, .ep = 2});
     const struct volumes_options o = {.shard_size = 0};
     cr_assert_eq(volumes_plan(m, p, &o, &err), 0);
@@ -204,7 +218,8 @@ Test(volumes, give_derived_tensors_tiles_but_no_pieces)
     for (int64_t i = 0; i < t->count; i++)
         cr_assert_eq(m->tensors[i].pieces, 0);
     cr_assert_eq(m->tensors[2 * t->count].pieces, 1);
-    cr_assert_str_eq(m->shards[m->pieces[m->piece_count - 1].shard].file, "shard-p000-t000-0000.h5");
+    cr_assert_str_eq(
+        m->shards[m->pieces[m->piece_count - 1].shard].file, "shard-p000-t000-0000.h5");
     p = models_placement(t, (struct topology){.tp = 1}); /* planned again */
     cr_assert_eq(volumes_plan(m, p, &o, &err), 0);
     check(m, o);
@@ -226,12 +241,13 @@ Test(volumes, cut_scales_like_their_weights)
         for (int k = e->rank - 2; k < e->rank; k++)
             shape[k] = (shape[k] + 127) / 128;
         table_scale_name(e->name, ".weight_scale_inv", name, sizeof name);
-        struct ckpt_tensor *s = manifest_add_tensor(m, name, SECTION_WEIGHT, GLM_F32, shape, e->rank,
-            e->stack, e);
+        struct ckpt_tensor *s = manifest_add_tensor(
+            m, name, SECTION_WEIGHT, GLM_F32, shape, e->rank, e->stack, e);
         s->block[0] = s->block[1] = 128;
     }
     const struct volumes_options o = {.shard_size = 0};
-    struct placement *p = models_placement(t, (struct topology){.tp = 64, .ep = 32, .etp = 2});
+    struct placement *p =
+        models_placement(t, (struct topology){.tp = 64, .ep = 32, .etp = 2});
     cr_assert_eq(volumes_plan(m, p, &o, &err), 0);
     check(m, o);
     manifest_free(m);
@@ -264,10 +280,13 @@ Test(manifest, finds_tensors_by_section_and_name)
         cr_assert_eq(manifest_find(m, SECTION_WEIGHT, "lm_head"), -1);
         cr_assert_eq(manifest_index(m, &err), 0);
     }
-    manifest_add_tensor(m, "step", SECTION_TRAIN, GLM_I64, (int64_t[]){3, 2, 2, 5}, 4, false, NULL);
-    cr_assert_eq(manifest_find(m, SECTION_TRAIN, "step"), m->tensor_count - 1, "added after indexing");
+    manifest_add_tensor(
+        m, "step", SECTION_TRAIN, GLM_I64, (int64_t[]){3, 2, 2, 5}, 4, false, NULL);
+    cr_assert_eq(manifest_find(m, SECTION_TRAIN, "step"), m->tensor_count - 1,
+        "added after indexing");
     const struct ckpt_tensor *s = &m->tensors[m->tensor_count - 1];
-    cr_assert(s->grid.dims[1] == 3 && s->grid.dims[2] == 20 && s->scale == -1 && s->block[0] == 1);
+    cr_assert(s->grid.dims[1] == 3 && s->grid.dims[2] == 20 && s->scale == -1
+        && s->block[0] == 1);
     manifest_free(m);
     table_free(t);
     manifest_free(NULL);
@@ -291,7 +310,8 @@ Test(manifest, keeps_files_and_provenance)
 
 Test(manifest, names_its_sections)
 {
-    static const char *const names[] = {"weight", "master", "opt/m", "opt/v", "opt/momentum", "train"};
+    static const char *const names[] = {
+        "weight", "master", "opt/m", "opt/v", "opt/momentum", "train"};
     for (int i = 0; i < SECTION_COUNT; i++) {
         enum ckpt_section s;
         cr_assert_str_eq(section_name((enum ckpt_section)i), names[i]);
