@@ -1,0 +1,290 @@
+"""Faults at every change of files: import, reshard, export and replacement on a 4 MB toy.
+
+For each command, each mode of tests/fault/fault.c and each k: a fresh folder, the command with the
+fault at its k-th change, then
+
+    the target is absent, or equal byte for byte to that of an undisturbed run
+        (with --replace: equal to the old or to the new one, never absent)
+    the status is 0 only if the target is there, else 4 (or the signal)
+    the same command again ends 0 and its target equals the undisturbed one; no .partial stays
+
+Then each fsync is taken away in turn (FAULT_SKIP_SYNC); some k must then break a rule above, or
+lose progress that was reported durable. A sweep that never fails proves nothing.
+
+Commands run inside the folder with relative paths, so that provenance does not differ."""
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("BIN", ROOT / "build/release/bin"))
+TOOLS = pathlib.Path(os.environ.get("TOOLS", ROOT / "build/release/tools"))
+SHIM = TOOLS.parent / "libfault.so"
+JOBS = int(os.environ.get("JOBS", "2"))
+MODES = ["kill", "tear", "short", "enospc", "eio", "edquot", "power", "power data", "power names"]
+
+
+def tree(folder):
+    """{path: digest}; None if there is no such folder."""
+    if not folder.is_dir():
+        return None
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+            for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+class Op:
+    """A command on a prepared folder."""
+
+    def __init__(self, top, name, words, target, prepare=None, syncs=()):
+        self.top, self.name, self.words, self.target = top, name, words, target
+        self.prepare, self.syncs = prepare, syncs
+        self.old = None      # the target before the command, if any
+        self.new = None      # after an undisturbed run
+        self.calls = []      # its changes, in order
+
+    def folder(self):
+        root = pathlib.Path(tempfile.mkdtemp(dir=self.top, prefix=f"{self.name}-")) / "root"
+        root.mkdir()
+        if self.prepare:
+            shutil.copytree(self.prepare, root / self.target)
+        return root
+
+    def run(self, root, log=None, **fault):
+        env = dict(os.environ)
+        if fault or log:
+            env.update(LD_PRELOAD=str(SHIM), FAULT_ROOT=str(root))
+            env.update({f"FAULT_{k.upper()}": str(v) for k, v in fault.items()})
+            if log:
+                env["FAULT_LOG"] = str(log)
+        words = [str(BIN / self.words[0]), *self.words[1:], "--quiet", "--threads", "2"]
+        try:
+            return subprocess.run(words, cwd=root, env=env, timeout=60, capture_output=True,
+                                  text=True, errors="replace")
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(words, 124, "", "no end after 60 s")
+
+    def learn(self):
+        root = self.folder()
+        self.old = tree(root / self.target)
+        log = root.parent / "log"
+        r = self.run(root, log=log)
+        if r.returncode != 0:
+            raise RuntimeError(f"{self.name}: undisturbed run ended {r.returncode}: {r.stderr}")
+        self.new = tree(root / self.target)
+        self.calls = [line.split(" ", 2)[1:] for line in log.read_text().splitlines()]
+        shutil.rmtree(root.parent)
+
+    def check(self, mode, k, skip=None, ended=False):
+        """None, or what is wrong after a fault at k."""
+        root = self.folder()
+        kind, _, lose = mode.partition(" ")
+        fault = {"mode": kind, "at": k}
+        if lose:
+            fault["lose"] = lose
+        if skip:
+            fault["skip_sync"] = skip
+        try:
+            return self.judge(root, self.run(root, **fault), kind, ended)
+        finally:
+            shutil.rmtree(root.parent, ignore_errors=True)
+
+    def judge(self, root, r, kind, ended):
+        target = root / self.target
+        found = tree(target)
+        good = found == self.new
+        if r.returncode == 0 and not good:
+            return f"status 0, but the target is {'absent' if found is None else 'wrong'}"
+        if ended and not good:
+            return f"the command had ended well, yet the target is {self.state(found)}"
+        if not good and found != self.old:
+            return f"the target is {self.state(found)}; {self.verdict(target)}"
+        allowed = {"kill": (0, -signal.SIGKILL), "tear": (0, -signal.SIGKILL), "short": (0,),
+                   "power": (137,)}.get(kind, (0, 4))
+        if r.returncode not in allowed:
+            return f"status {r.returncode}, expected one of {allowed}: {r.stderr[-300:]}"
+        if r.returncode == 4 and not r.stderr.strip():
+            return "status 4 without a sentence"
+        if good and self.old is None:
+            return None
+        again = self.run(root)
+        if again.returncode != 0:
+            return f"the second run ended {again.returncode}: {again.stderr[-300:]}"
+        if tree(target) != self.new:
+            return f"the second run's target differs; {self.verdict(target)}"
+        left = [p.name for p in root.iterdir() if p.name != self.target]
+        return f"left behind: {left}" if left else None
+
+    def state(self, found):
+        if found is None:
+            return "absent"
+        wrong = [n for n in {*found, *self.new} if found.get(n) != self.new.get(n)]
+        return f"there and wrong in {sorted(wrong)[:3]}"
+
+    def verdict(self, target):
+        if not (target / "index.h5").exists():
+            return "no index.h5"
+        r = subprocess.run([str(BIN / "glm-verify"), "integrity", str(target)],
+                           capture_output=True, text=True, errors="replace")
+        return f"glm-verify integrity ends {r.returncode}"
+
+    def progress(self, skip=None):
+        """None, or what is wrong: power is lost after all data was journaled, before the end; the
+        second run must not write that data again."""
+        data = [n for n, (call, path) in enumerate(self.calls, 1)
+                if call in ("pwrite", "write", "writev") and self.is_data(path)]
+        journal = [n for n, (call, path) in enumerate(self.calls, 1)
+                   if call in ("fsync", "fdatasync") and path.endswith("/journal")]
+        if not data or not journal or journal[-1] < data[0]:
+            return "the journal is never synced after data"
+        root = self.folder()
+        try:
+            self.run(root, mode="power", at=journal[-1] + 1, **({"skip_sync": skip} if skip else {}))
+            log = root.parent / "log"
+            again = self.run(root, log=log)
+            if again.returncode != 0 or tree(root / self.target) != self.new:
+                return "the second run's target differs"
+            lines = [line.split(" ", 2)[1:] for line in log.read_text().splitlines()]
+            written = sum(c in ("pwrite", "write", "writev") and self.is_data(p) for c, p in lines)
+            before = sum(n < journal[-1] for n in data)
+            return f"{written} of {before} durable writes were done again" \
+                if written > len(data) - before else None
+        finally:
+            shutil.rmtree(root.parent, ignore_errors=True)
+
+    def is_data(self, path):
+        name = path.rsplit("/", 1)[-1]
+        return name.startswith("shard-") or name.endswith(".safetensors")
+
+
+def prepare(top):
+    """The toy and the four commands on it."""
+    config = json.loads((ROOT / "fixtures/configs/t1.json").read_text())
+    config.update(num_hidden_layers=3, mlp_layer_types=["dense", "sparse", "sparse"],
+                  indexer_types=["full"] * 3, n_routed_experts=4, vocab_size=600)
+    (top / "config.json").write_text(json.dumps(config))
+    for name, seed in (("src", 0), ("other", 1)):
+        subprocess.run([TOOLS / "toy", "--config", top / "config.json", "--out", top / name,
+                        "--files", "3", "--seed", str(seed)], check=True)
+
+    def make(*words):
+        r = subprocess.run([str(BIN / words[0]), *words[1:], "--quiet"], cwd=top,
+                           capture_output=True, text=True)
+        if r.returncode != 0:
+            raise RuntimeError(f"{' '.join(words)} ended {r.returncode}: {r.stderr}")
+
+    make("glm-import", "src", "ckpt", "--tp", "2", "--ep", "2", "--shard-size", "1MiB")
+    make("glm-import", "other", "older")
+    make("glm-import", "src", "packed", "--compress", "zstd")
+    common = ("shard-*", "index.h5", "journal", "tiles.part", ".", "parent")
+    return [
+        Op(top, "import", ["glm-import", "../../src", "ckpt", "--tp", "2", "--ep", "2",
+                           "--shard-size", "1MiB"], "ckpt", syncs=common),
+        Op(top, "import-zstd", ["glm-import", "../../src", "ckpt", "--compress", "zstd"], "ckpt",
+           syncs=("shard-*", "chunks.part", "tiles.part")),
+        Op(top, "reshard", ["glm-reshard", "../../ckpt", "out", "--tp", "1", "--ep", "4"], "out",
+           syncs=common),
+        Op(top, "export", ["glm-export", "../../ckpt", "hf", "--max-shard-size", "1MB"], "hf",
+           syncs=("*.safetensors", "*.json", "journal", ".", "parent")),
+        Op(top, "replace", ["glm-import", "../../src", "ckpt", "--replace"], "ckpt",
+           prepare=top / "older", syncs=("parent",)),
+    ]
+
+
+def sweep(op, modes, stride, deadline):
+    """Lines ok/FAIL, one per mode."""
+    lines = []
+    for mode in modes:
+        ks = list(range(1, len(op.calls) + 1, stride))
+        if mode.startswith("power"):
+            ks.append(len(op.calls) + 1)
+        bad, done = [], 0
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            # The call after the last: power goes after the command said it was done.
+            jobs = {k: pool.submit(op.check, mode, k, None,
+                                   mode.startswith("power") and k > len(op.calls)) for k in ks}
+            for k, job in jobs.items():
+                if time.monotonic() > deadline:
+                    job.cancel()
+                    continue
+                done += 1
+                if job.result():
+                    bad.append((k, job.result()))
+        name = f"{op.name}: {mode} at {done} of {len(op.calls)} changes"
+        if bad:
+            k, why = bad[0]
+            call = " ".join(op.calls[k - 1]) if k <= len(op.calls) else "the end"
+            lines.append(f"FAIL {name}: {len(bad)} wrong; first at {k} ({call}): {why}")
+        elif done == 0:
+            lines.append(f"SKIP {name}: no time left")
+        else:
+            lines.append(f"ok {name}")
+    return lines
+
+
+def matters(op, skip, deadline):
+    """Does the program without this fsync break a rule? One line."""
+    name = f"{op.name}: without the fsync of {skip} the sweep fails"
+    if not any(call in ("fsync", "fdatasync") for call, _ in op.calls):
+        return f"FAIL {name}: there is no fsync at all"
+    if skip == "journal":
+        why = op.progress()
+        if why:
+            return f"FAIL {name}: even with it, {why}"
+        why = op.progress(skip)
+        return f"ok {name} ({why})" if why else f"FAIL {name}: nothing was lost"
+    for k in range(len(op.calls) + 1, 0, -1):
+        for mode in ("power", "power data"):
+            why = op.check(mode, k, skip, k > len(op.calls))
+            if why:
+                return f"ok {name} (at {k}: {why})"
+        if time.monotonic() > deadline:
+            return f"SKIP {name}: no time left"
+    return f"FAIL {name}: nothing was lost at any of {len(op.calls) + 1} places"
+
+
+def main(seconds, only=None):
+    """Sweeps with a stride that keeps within the time; every k if seconds is None."""
+    wanted = ["glm-import", "glm-reshard", "glm-export", "glm-verify"]
+    missing = [w for w in wanted if not (BIN / w).exists()]
+    if missing:
+        print(f"SKIP faults: {', '.join(missing)} is not built")
+        return 77
+    began = time.monotonic()
+    deadline = began + (seconds or 6 * 3600)
+    status = 0
+    # Symbolic names are resolved: the shim compares real paths.
+    with tempfile.TemporaryDirectory(prefix="glm-fault-") as folder:
+        top = pathlib.Path(folder).resolve()
+        ops = [o for o in prepare(top) if not only or o.name in only]
+        for op in ops:
+            op.learn()
+        t = time.monotonic()
+        ops[0].check("kill", len(ops[0].calls) // 2)
+        each = (time.monotonic() - t) / JOBS
+        total = sum(len(o.calls) for o in ops) * len(MODES)
+        stride = 1 if not seconds else max(1, round(total * each / (0.6 * seconds) + 0.5))
+        print(f"# {sum(len(o.calls) for o in ops)} changes in {len(ops)} commands, "
+              f"{each * 1000:.0f} ms each, every {stride}.")
+        for op in ops:
+            for skip in op.syncs:
+                line = matters(op, skip, deadline)
+                status |= line.startswith("FAIL")
+                print(line, flush=True)
+        for op in ops:
+            for line in sweep(op, MODES, stride, deadline):
+                status |= line.startswith("FAIL")
+                print(line, flush=True)
+    print(f"# {time.monotonic() - began:.0f} s")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(None, sys.argv[1:]))
