@@ -2,7 +2,8 @@
  *
  * Traps (spec/glm-5.2.md 10): head_dim is ignored; n_routed_experts wins over num_experts and
  * num_local_experts; rope_theta may be nested in rope_parameters or top level; indexer_types,
- * index_topk_pattern and index_topk_freq/index_skip_topk_offset must agree where present. */
+ * index_topk_pattern and index_topk_freq/index_skip_topk_offset must agree where present, and a
+ * frequency above 1 needs its offset or one of the lists. Sizes have no defaults. */
 #ifndef CKPT_CONFIG_H
 #define CKPT_CONFIG_H
 
@@ -24,7 +25,8 @@ struct model_config {
     int64_t index_n_heads, index_head_dim, index_topk;
     int64_t max_position_embeddings;
     int64_t pad_token_id;           /* -1 if absent */
-    double rms_norm_eps, rope_theta, routed_scaling_factor, initializer_range;
+    double rms_norm_eps, rope_theta, routed_scaling_factor, initializer_range; /* rope_theta: 0
+                                       if the config does not say */
     bool norm_topk_prob, tie_word_embeddings;
     bool *layer_is_dense;           /* [num_hidden_layers]; owned */
     bool *layer_owns_indexer;       /* [num_hidden_layers]; "full" layers; owned */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/support/models.h"
+#include "tests/support/toy.h"
 
 /* Bytes with F32 router biases, and the FP8 release: E4M3 with F32 scales of 128 x 128. */
 static int64_t bytes_of(
@@ -326,4 +327,34 @@ Test(table, refuses_sizes_whose_products_overflow)
     cr_assert_eq(table_build(&t, &c, false, &err), GLM_EFORMAT);
     cr_assert_null(t);
     cr_assert(strstr(err.text, "mlp.experts.gate_proj.weight"), "%s", err.text);
+}
+
+/* The second method: the toys' own enumeration, made from the model's description. */
+Test(table, lists_the_tensors_that_the_toy_generator_lists)
+{
+    static const char *const names[] = {
+        "t1", "tiny-a", "tiny-b", "tiny-c", "glm-5.2", "glm-5.1"};
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+        char path[128];
+        struct toy_model toy;
+        struct table *t = models_table(names[k], false);
+        snprintf(path, sizeof path, "fixtures/configs/%s.json", names[k]);
+        cr_assert_eq(toy_model_new(&toy, &(struct toy_options){.config = path}), 0, "%s",
+            toy_error());
+        cr_assert_eq(toy.count, t->hf_tensors, "%s", names[k]);
+        for (int64_t i = 0; i < toy.count; i++) {
+            const struct toy_tensor *x = &toy.tensors[i];
+            int64_t member;
+            const struct table_entry *e = find(t, x->name, &member);
+            cr_assert_not_null(e, "%s", x->name);
+            const int skip = member >= 0;
+            cr_assert_eq(e->rank - skip, x->rank, "%s", x->name);
+            cr_assert_arr_eq(e->shape + skip, x->shape,
+                (size_t)x->rank * sizeof x->shape[0], "%s", x->name);
+            cr_assert_eq(e->quantised, x->quantised, "%s", x->name);
+            cr_assert_eq(e->keep_f32, x->type == TOY_F32, "%s", x->name);
+        }
+        toy_model_clear(&toy);
+        table_free(t);
+    }
 }
