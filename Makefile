@@ -58,7 +58,9 @@ obj = $(1:%.c=$(BUILD)/%.o)
 LIB      := $(BUILD)/libglm.a
 PROGS    := $(PROG_SRC:cli/%.c=$(BUILD)/bin/%)
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
-TOOLS    := $(TOOL_SRC:tests/support/main_%.c=$(BUILD)/tools/%)
+BENCH_SRC := $(wildcard tests/bench/bench_*.c)
+TOOLS    := $(TOOL_SRC:tests/support/main_%.c=$(BUILD)/tools/%) \
+            $(BENCH_SRC:tests/bench/%.c=$(BUILD)/tools/%)
 
 # The zstd filter for other HDF5 programs. It calls nothing of libhdf5 and must not be linked to it.
 PLUGIN := $(BUILD)/plugin/libh5zstd.so
@@ -100,6 +102,10 @@ $(BUILD)/bin/%: $(BUILD)/cli/%.o $(BUILD)/libcli.a $(LIB)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
 $(BUILD)/tools/%: $(BUILD)/tests/support/main_%.o $(call obj,$(SUP_SRC)) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
+
+$(BUILD)/tools/bench_%: $(BUILD)/tests/bench/bench_%.o $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
