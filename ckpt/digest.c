@@ -12,7 +12,7 @@
 
 struct digest {
     EVP_MD_CTX *context;
-    EVP_MD *sha256; /* fetched once: a lookup per tile would cost more than a small tile */
+    EVP_MD *sha256; /* fetched once: a lookup costs more than a small tile */
 };
 
 struct digest *digest_new(void)
@@ -86,7 +86,8 @@ bool digest_from_hex(const char *hex, unsigned char out[DIGEST_SIZE])
     unsigned char got[DIGEST_SIZE];
 
     for (int i = 0; i < DIGEST_SIZE; i++) {
-        const int high = nibble(hex[2 * i]); /* a final zero is no digit: never read past it */
+        /* A final zero is no digit: nothing behind it is read. */
+        const int high = nibble(hex[2 * i]);
         const int low = high < 0 ? -1 : nibble(hex[2 * i + 1]);
         if (low < 0)
             return false;

@@ -8,7 +8,7 @@
 
 enum { DIGEST_SIZE = 32, DIGEST_HEX = 65 /* with the final zero */ };
 
-struct digest; /* a running SHA-256 */
+struct digest;                   /* a running SHA-256 */
 struct digest *digest_new(void); /* NULL: no memory. digest_free(NULL) is harmless. */
 void digest_free(struct digest *d);
 void digest_begin(struct digest *d);

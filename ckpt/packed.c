@@ -37,26 +37,26 @@ struct packer {
 
 /* n elements of E bytes <-> E planes of n bytes. The loads and stores of a whole element are what
  * the compiler turns into packs and unpacks. */
-#define SHUFFLE(type)                                                                          \
-    SIMD_BODY void shuffle_##type(                                                             \
-        unsigned char *restrict out, const unsigned char *restrict in, size_t n)               \
-    {                                                                                          \
-        for (size_t i = 0; i < n; i++) {                                                       \
-            type v;                                                                            \
-            memcpy(&v, in + i * sizeof v, sizeof v);                                           \
-            for (size_t j = 0; j < sizeof v; j++)                                              \
-                out[j * n + i] = (unsigned char)(v >> (8 * j));                                \
-        }                                                                                      \
-    }                                                                                          \
-    SIMD_BODY void unshuffle_##type(                                                           \
-        unsigned char *restrict out, const unsigned char *restrict in, size_t n)               \
-    {                                                                                          \
-        for (size_t i = 0; i < n; i++) {                                                       \
-            type v = 0;                                                                        \
-            for (size_t j = 0; j < sizeof v; j++)                                              \
-                v = (type)(v | (type)in[j * n + i] << (8 * j));                                \
-            memcpy(out + i * sizeof v, &v, sizeof v);                                          \
-        }                                                                                      \
+#define SHUFFLE(type)                                                                    \
+    SIMD_BODY void shuffle_##type(                                                       \
+        unsigned char *restrict out, const unsigned char *restrict in, size_t n)         \
+    {                                                                                    \
+        for (size_t i = 0; i < n; i++) {                                                 \
+            type v;                                                                      \
+            memcpy(&v, in + i * sizeof v, sizeof v);                                     \
+            for (size_t j = 0; j < sizeof v; j++)                                        \
+                out[j * n + i] = (unsigned char)(v >> (8 * j));                          \
+        }                                                                                \
+    }                                                                                    \
+    SIMD_BODY void unshuffle_##type(                                                     \
+        unsigned char *restrict out, const unsigned char *restrict in, size_t n)         \
+    {                                                                                    \
+        for (size_t i = 0; i < n; i++) {                                                 \
+            type v = 0;                                                                  \
+            for (size_t j = 0; j < sizeof v; j++)                                        \
+                v = (type)(v | (type)in[j * n + i] << (8 * j));                          \
+            memcpy(out + i * sizeof v, &v, sizeof v);                                    \
+        }                                                                                \
     }
 
 SHUFFLE(uint16_t)
@@ -80,7 +80,8 @@ SIMD_AVX2 static void shuffle_avx2(
     shuffle_any(out, in, n, element, back);
 }
 
-static void shuffle(unsigned char *out, const void *in, size_t size, size_t element, bool back)
+static void shuffle(
+    unsigned char *out, const void *in, size_t size, size_t element, bool back)
 {
     if (simd_avx2())
         shuffle_avx2(out, in, size / element, element, back);
@@ -92,7 +93,10 @@ static void shuffle(unsigned char *out, const void *in, size_t size, size_t elem
 
 static bool tune(ZSTD_CCtx *c)
 {
-    static const struct { ZSTD_cParameter name; int value; } setting[] = {
+    static const struct {
+        ZSTD_cParameter name;
+        int value;
+    } setting[] = {
         {ZSTD_c_compressionLevel, 1},
         {ZSTD_c_strategy, ZSTD_fast},
         {ZSTD_c_minMatch, 7},
@@ -139,7 +143,7 @@ size_t packer_bound(size_t size)
 {
     const size_t bound = ZSTD_compressBound(size);
 
-    return bound > size ? bound : size; /* an absurd size makes zstd return an error code */
+    return bound > size ? bound : size;
 }
 
 static int reserve(struct packer *p, size_t size, struct glm_error *err)
@@ -166,8 +170,8 @@ static uint32_t raw_mask(size_t element)
     return element >= 2 ? 3 : 1;
 }
 
-int packer_pack(struct packer *p, const void *chunk, size_t size, size_t element, void *out,
-    size_t *out_size, uint32_t *mask, struct glm_error *err)
+int packer_pack(struct packer *p, const void *chunk, size_t size, size_t element,
+    void *out, size_t *out_size, uint32_t *mask, struct glm_error *err)
 {
     const void *planes = chunk;
 
@@ -202,30 +206,34 @@ static int unpack_raw(const void *stored, size_t stored_size, uint32_t mask, voi
             "filter mask 0x%x: expected 0 (compressed) or 0x%x (stored raw)", mask,
             raw_mask(element));
     if (stored_size != size)
-        return glm_fail(err, GLM_EFORMAT, "raw chunk of %zu bytes: expected %zu", stored_size,
-            size);
+        return glm_fail(
+            err, GLM_EFORMAT, "raw chunk of %zu bytes: expected %zu", stored_size, size);
     memcpy(chunk, stored, size);
     return GLM_OK;
 }
 
 /* One frame, all of `stored`, of exactly `size` bytes. */
-static int check_frame(const void *stored, size_t stored_size, size_t size, struct glm_error *err)
+static int check_frame(
+    const void *stored, size_t stored_size, size_t size, struct glm_error *err)
 {
     const unsigned long long content = ZSTD_getFrameContentSize(stored, stored_size);
 
     if (content == ZSTD_CONTENTSIZE_ERROR)
-        return glm_fail(err, GLM_EFORMAT, "chunk of %zu bytes is no zstd frame", stored_size);
+        return glm_fail(
+            err, GLM_EFORMAT, "chunk of %zu bytes is no zstd frame", stored_size);
     if (content == ZSTD_CONTENTSIZE_UNKNOWN)
-        return glm_fail(err, GLM_EFORMAT, "zstd frame without content size: expected %zu", size);
+        return glm_fail(
+            err, GLM_EFORMAT, "zstd frame without content size: expected %zu", size);
     if (content != size)
-        return glm_fail(err, GLM_EFORMAT, "zstd frame of a %llu-byte chunk: expected %zu bytes",
-            content, size);
+        return glm_fail(err, GLM_EFORMAT,
+            "zstd frame of a %llu-byte chunk: expected %zu bytes", content, size);
     const size_t frame = ZSTD_findFrameCompressedSize(stored, stored_size);
     if (ZSTD_isError(frame))
-        return glm_fail(err, GLM_EFORMAT, "zstd frame in %zu bytes is damaged: %s", stored_size,
-            ZSTD_getErrorName(frame));
+        return glm_fail(err, GLM_EFORMAT, "zstd frame in %zu bytes is damaged: %s",
+            stored_size, ZSTD_getErrorName(frame));
     if (frame != stored_size)
-        return glm_fail(err, GLM_EFORMAT, "zstd frame of %zu bytes is followed by %zu more", frame,
+        return glm_fail(err, GLM_EFORMAT,
+            "zstd frame of %zu bytes is followed by %zu more", frame,
             stored_size - frame);
     return GLM_OK;
 }
@@ -245,10 +253,12 @@ int packer_unpack(struct packer *p, const void *stored, size_t stored_size, uint
             return (int)err->code;
         planes = p->scratch;
     }
-    const size_t n = ZSTD_decompressDCtx(p->decompressor, planes, size, stored, stored_size);
+    const size_t n =
+        ZSTD_decompressDCtx(p->decompressor, planes, size, stored, stored_size);
     if (ZSTD_isError(n) || n != size)
         return glm_fail(err,
-            ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation ? GLM_ENOMEM : GLM_EFORMAT,
+            ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation ? GLM_ENOMEM
+                                                                 : GLM_EFORMAT,
             "zstd frame of %zu bytes does not decode: %s", stored_size,
             ZSTD_isError(n) ? ZSTD_getErrorName(n) : "wrong length");
     if (element >= 2)

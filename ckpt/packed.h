@@ -19,8 +19,8 @@ size_t packer_bound(size_t size);
  * A frame that is not below 97 % of raw is stored raw: then *mask has the bits of the filters set
  * (bit i: filter i of the pipeline skipped) and out holds the raw bytes. The same input gives the
  * same bytes on every machine with one libzstd version. */
-int packer_pack(struct packer *p, const void *chunk, size_t size, size_t element, void *out,
-    size_t *out_size, uint32_t *mask, struct glm_error *err);
+int packer_pack(struct packer *p, const void *chunk, size_t size, size_t element,
+    void *out, size_t *out_size, uint32_t *mask, struct glm_error *err);
 
 /* The inverse. Refuses (GLM_EFORMAT) a frame whose content size is not exactly `size`, that has
  * trailing bytes, or a mask that packer_pack never writes. */

@@ -56,7 +56,8 @@ SIMD_BODY void cast_run(const void *restrict x, enum glm_dtype from, void *restr
 }
 
 /* Six pairs, each a loop of its own with constant types. */
-SIMD_BODY void cast_any(const void *x, enum glm_dtype from, void *y, enum glm_dtype to, int64_t n)
+SIMD_BODY void cast_any(
+    const void *x, enum glm_dtype from, void *y, enum glm_dtype to, int64_t n)
 {
     if (from == GLM_F32 && to == GLM_BF16)
         cast_run(x, GLM_F32, y, GLM_BF16, n);
@@ -72,8 +73,8 @@ SIMD_BODY void cast_any(const void *x, enum glm_dtype from, void *y, enum glm_dt
         cast_run(x, GLM_F16, y, GLM_BF16, n);
 }
 
-SIMD_AVX2 static void cast_avx2(const void *x, enum glm_dtype from, void *y, enum glm_dtype to,
-    int64_t n)
+SIMD_AVX2 static void cast_avx2(
+    const void *x, enum glm_dtype from, void *y, enum glm_dtype to, int64_t n)
 {
     cast_any(x, from, y, to, n);
 }
@@ -86,8 +87,8 @@ static bool castable(enum glm_dtype d)
 void codec_cast(const void *x, enum glm_dtype from, void *y, enum glm_dtype to, int64_t n)
 {
     assert(castable(from) && castable(to));
-    if (from == to)
-        memcpy(y, x, (size_t)n * glm_dtype_size(from)); /* a signalling NaN stays as it is */
+    if (from == to) /* even a signalling NaN stays as it is */
+        memcpy(y, x, (size_t)n * glm_dtype_size(from));
     else if (simd_avx2())
         cast_avx2(x, from, y, to, n);
     else
@@ -100,11 +101,13 @@ void codec_cast(const void *x, enum glm_dtype from, void *y, enum glm_dtype to, 
  * additions are under way at a time, and the order depends on the position alone. */
 enum { LANES = 8, RUN = 256 };
 
-struct lanes { double signal[LANES], noise[LANES], max_abs[LANES], max_rel[LANES]; };
+struct lanes {
+    double signal[LANES], noise[LANES], max_abs[LANES], max_rel[LANES];
+};
 
 /* Widens n elements to double, zeros behind them. */
-SIMD_BODY void load_run(double *restrict out, const void *x, enum glm_dtype type, int64_t at,
-    int64_t n)
+SIMD_BODY void load_run(
+    double *restrict out, const void *x, enum glm_dtype type, int64_t at, int64_t n)
 {
     memset(out, 0, sizeof(double) * RUN);
     if (type == GLM_F64)
@@ -131,8 +134,8 @@ static void set_aside(struct codec_error *e, double *a, double *b)
         }
 }
 
-SIMD_BODY void add_run(struct codec_error *e, struct lanes *sum, double *restrict a,
-    double *restrict b)
+SIMD_BODY void add_run(
+    struct codec_error *e, struct lanes *sum, double *restrict a, double *restrict b)
 {
     struct lanes s = *sum; /* a copy of its own stays in registers */
     int64_t changed = 0;
@@ -170,8 +173,8 @@ SIMD_BODY void compare_any(struct codec_error *e, struct lanes *sum, const void 
     }
 }
 
-SIMD_AVX2 static void compare_avx2(struct codec_error *e, struct lanes *sum, const void *x,
-    enum glm_dtype xt, const void *y, enum glm_dtype yt, int64_t n)
+SIMD_AVX2 static void compare_avx2(struct codec_error *e, struct lanes *sum,
+    const void *x, enum glm_dtype xt, const void *y, enum glm_dtype yt, int64_t n)
 {
     compare_any(e, sum, x, xt, y, yt, n);
 }

@@ -19,8 +19,8 @@ int codec_rule_find(const char *name, enum codec_rule *out); /* 0 if found */
 void codec_mxfp8_encode(const void *x, enum glm_dtype dtype, int64_t rows, int64_t cols,
     enum codec_rule rule, uint8_t *q, uint8_t *scale);
 /* y: BF16 or F32: RNE of element * 2^(e-127); exact in both unless it under- or overflows. */
-void codec_mxfp8_decode(const uint8_t *q, const uint8_t *scale, int64_t rows, int64_t cols,
-    void *y, enum glm_dtype dtype);
+void codec_mxfp8_decode(const uint8_t *q, const uint8_t *scale, int64_t rows,
+    int64_t cols, void *y, enum glm_dtype dtype);
 /* scale [ceil(rows/128), ceil(cols/128)] F32. block: usually 128,128. */
 void codec_fp8_encode(const void *x, enum glm_dtype dtype, int64_t rows, int64_t cols,
     const int64_t block[2], enum codec_rule rule, uint8_t *q, float *scale);
@@ -29,19 +29,21 @@ void codec_fp8_decode(const uint8_t *q, const float *scale, int64_t rows, int64_
     const int64_t block[2], void *y, enum glm_dtype dtype);
 /* F32/F16/BF16 -> F32/F16/BF16, round to nearest even, Inf stays Inf, NaN stays NaN: quiet when
  * narrowed, its very bits when widened. The same type: a copy. y does not overlap x. */
-void codec_cast(const void *x, enum glm_dtype from, void *y, enum glm_dtype to, int64_t n);
+void codec_cast(
+    const void *x, enum glm_dtype from, void *y, enum glm_dtype to, int64_t n);
 
 /* What a conversion did to values: differences of y from x, both as float64 values. */
 struct codec_error {
-    int64_t count, changed;     /* elements; those whose value differs (NaN equals NaN) */
-    int64_t non_finite;         /* NaN or Inf in x or y: counted apart, not in the sums */
-    double max_abs, max_rel;    /* rel: |y-x|/|x|, x != 0 */
-    double signal, noise;       /* sums of x^2 and (y-x)^2, in a fixed order */
+    int64_t count, changed;  /* elements; those whose value differs (NaN equals NaN) */
+    int64_t non_finite;      /* NaN or Inf in x or y: counted apart, not in the sums */
+    double max_abs, max_rel; /* rel: |y-x|/|x|, x != 0 */
+    double signal, noise;    /* sums of x^2 and (y-x)^2, in a fixed order */
 };
 /* x, y: BF16, F16, F32 or F64. Adds to *e, which starts as {0}. */
 void codec_compare(struct codec_error *e, const void *x, enum glm_dtype xt, const void *y,
     enum glm_dtype yt, int64_t n);
 void codec_error_add(struct codec_error *sum, const struct codec_error *part);
-double codec_snr_db(const struct codec_error *e); /* 10 log10(signal/noise); INFINITY if no noise */
+double codec_snr_db(
+    const struct codec_error *e); /* 10 log10(signal/noise); INFINITY if no noise */
 
 #endif

@@ -20,7 +20,8 @@ static int64_t min64(int64_t a, int64_t b)
 
 /* Largest bits of |x|, NaN as 0, of n elements, not below `top`. Signed, because SSE2 compares
  * nothing else; without the sign bit it is the same. Two loops, or GCC does not vectorise. */
-SIMD_BODY int32_t run_amax(const void *x, enum glm_dtype dtype, int64_t at, int64_t n, int32_t top)
+SIMD_BODY int32_t run_amax(
+    const void *x, enum glm_dtype dtype, int64_t at, int64_t n, int32_t top)
 {
     enum { RUN = 128 };
 
@@ -40,8 +41,8 @@ SIMD_BODY int32_t run_amax(const void *x, enum glm_dtype dtype, int64_t at, int6
     return top;
 }
 
-SIMD_BODY void run_encode(const void *x, enum glm_dtype dtype, int64_t at, int64_t n, float s,
-    uint8_t *restrict q)
+SIMD_BODY void run_encode(const void *x, enum glm_dtype dtype, int64_t at, int64_t n,
+    float s, uint8_t *restrict q)
 {
     if (dtype == GLM_F32) {
         const float *restrict v = (const float *)x + at;
@@ -72,8 +73,8 @@ SIMD_BODY void encode(const void *x, enum glm_dtype dtype, int64_t rows, int64_t
     }
 }
 
-SIMD_AVX2 static void encode_avx2(const void *x, enum glm_dtype dtype, int64_t rows, int64_t cols,
-    const int64_t block[2], bool pow2, uint8_t *q, float *scale)
+SIMD_AVX2 static void encode_avx2(const void *x, enum glm_dtype dtype, int64_t rows,
+    int64_t cols, const int64_t block[2], bool pow2, uint8_t *q, float *scale)
 {
     if (dtype == GLM_F32)
         encode(x, GLM_F32, rows, cols, block, pow2, q, scale);
@@ -117,13 +118,13 @@ SIMD_BODY void decode(const uint8_t *q, const float *scale, int64_t rows, int64_
     for (int64_t r = 0; r < rows; r++) {
         const float *s = scale + r / block[0] * wide;
         for (int64_t c = 0; c < cols; c += block[1])
-            run_decode(
-                q + r * cols + c, min64(block[1], cols - c), *s++, y, dtype, r * cols + c);
+            run_decode(q + r * cols + c, min64(block[1], cols - c), *s++, y, dtype,
+                r * cols + c);
     }
 }
 
-SIMD_AVX2 static void decode_avx2(const uint8_t *q, const float *scale, int64_t rows, int64_t cols,
-    const int64_t block[2], void *y, enum glm_dtype dtype)
+SIMD_AVX2 static void decode_avx2(const uint8_t *q, const float *scale, int64_t rows,
+    int64_t cols, const int64_t block[2], void *y, enum glm_dtype dtype)
 {
     if (dtype == GLM_F32)
         decode(q, scale, rows, cols, block, y, GLM_F32);

@@ -15,7 +15,8 @@
 enum { BLOCK = 32 };
 
 /* n < BLOCK elements are followed by zeros. */
-SIMD_BODY void load(float *restrict out, const void *x, enum glm_dtype dtype, int64_t at, int n)
+SIMD_BODY void load(
+    float *restrict out, const void *x, enum glm_dtype dtype, int64_t at, int n)
 {
     if (dtype == GLM_F32) {
         memset(out, 0, sizeof(float) * BLOCK);
@@ -31,7 +32,8 @@ SIMD_BODY void load(float *restrict out, const void *x, enum glm_dtype dtype, in
 /* |x| compares like its bits; a NaN counts as 0. */
 SIMD_BODY float block_amax(const float *v)
 {
-    int32_t held[BLOCK], top = 0; /* signed: SSE2 compares no others; without the sign bit equal */
+    int32_t held[BLOCK],
+        top = 0; /* signed: SSE2 compares no others; without the sign bit equal */
 
     for (int i = 0; i < BLOCK; i++) {
         const int32_t a = (int32_t)(f32_bits(v[i]) & 0x7FFFFFFFu);
@@ -50,7 +52,8 @@ SIMD_BODY void encode_block(const void *x, enum glm_dtype dtype, int64_t at, int
 
     load(v, x, dtype, at, n);
     const float amax = block_amax(v);
-    const uint8_t e = rule == RULE_OCP_FLOOR ? fp8_mx_scale_ocp(amax) : fp8_mx_scale_te(amax);
+    const uint8_t e =
+        rule == RULE_OCP_FLOOR ? fp8_mx_scale_ocp(amax) : fp8_mx_scale_te(amax);
     const float inverse = fp8_e8m0_inverse(e);
     for (int i = 0; i < BLOCK; i++)
         code[i] = fp8_e4m3_encode(v[i] * inverse);
@@ -63,7 +66,8 @@ SIMD_BODY void encode(const void *x, enum glm_dtype dtype, int64_t rows, int64_t
 {
     for (int64_t r = 0; r < rows; r++) {
         int64_t c = 0;
-        for (; cols - c >= BLOCK; c += BLOCK) /* BLOCK as a constant: the copies become loads */
+        for (; cols - c >= BLOCK;
+             c += BLOCK) /* BLOCK as a constant: the copies become loads */
             encode_block(x, dtype, r * cols + c, BLOCK, rule, q, scale++);
         if (c < cols)
             encode_block(x, dtype, r * cols + c, (int)(cols - c), rule, q, scale++);
@@ -71,8 +75,8 @@ SIMD_BODY void encode(const void *x, enum glm_dtype dtype, int64_t rows, int64_t
 }
 
 /* dtype is a constant in each call below, so that the loops specialise. */
-SIMD_AVX2 static void encode_avx2(const void *x, enum glm_dtype dtype, int64_t rows, int64_t cols,
-    enum codec_rule rule, uint8_t *q, uint8_t *scale)
+SIMD_AVX2 static void encode_avx2(const void *x, enum glm_dtype dtype, int64_t rows,
+    int64_t cols, enum codec_rule rule, uint8_t *q, uint8_t *scale)
 {
     if (dtype == GLM_F32)
         encode(x, GLM_F32, rows, cols, rule, q, scale);
@@ -93,8 +97,8 @@ void codec_mxfp8_encode(const void *x, enum glm_dtype dtype, int64_t rows, int64
         encode(x, GLM_BF16, rows, cols, rule, q, scale);
 }
 
-SIMD_BODY void decode_block(const uint8_t *q, uint8_t scale, int64_t at, int n, void *y,
-    enum glm_dtype dtype)
+SIMD_BODY void decode_block(
+    const uint8_t *q, uint8_t scale, int64_t at, int n, void *y, enum glm_dtype dtype)
 {
     const float s = fp8_e8m0_decode(scale);
     uint8_t code[BLOCK] = {0};
@@ -113,8 +117,8 @@ SIMD_BODY void decode_block(const uint8_t *q, uint8_t scale, int64_t at, int n, 
     memcpy((uint16_t *)y + at, h, sizeof(uint16_t) * (size_t)n);
 }
 
-SIMD_BODY void decode(const uint8_t *q, const uint8_t *scale, int64_t rows, int64_t cols, void *y,
-    enum glm_dtype dtype)
+SIMD_BODY void decode(const uint8_t *q, const uint8_t *scale, int64_t rows, int64_t cols,
+    void *y, enum glm_dtype dtype)
 {
     for (int64_t r = 0; r < rows; r++) {
         int64_t c = 0;
@@ -134,8 +138,8 @@ SIMD_AVX2 static void decode_avx2(const uint8_t *q, const uint8_t *scale, int64_
         decode(q, scale, rows, cols, y, GLM_BF16);
 }
 
-void codec_mxfp8_decode(const uint8_t *q, const uint8_t *scale, int64_t rows, int64_t cols,
-    void *y, enum glm_dtype dtype)
+void codec_mxfp8_decode(const uint8_t *q, const uint8_t *scale, int64_t rows,
+    int64_t cols, void *y, enum glm_dtype dtype)
 {
     assert(dtype == GLM_BF16 || dtype == GLM_F32);
     if (simd_avx2())

@@ -75,7 +75,8 @@ static size_t encode(int level, size_t size, size_t *room, void **buffer)
 
 static int level_of(size_t count, const unsigned *values)
 {
-    const int asked = count > 0 ? (int)values[0] : DEFAULT_LEVEL; /* negative levels wrap back */
+    const int asked =
+        count > 0 ? (int)values[0] : DEFAULT_LEVEL; /* negative levels wrap back */
     const int least = ZSTD_minCLevel(), most = ZSTD_maxCLevel();
 
     return asked < least ? least : asked > most ? most : asked;

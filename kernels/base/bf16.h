@@ -45,7 +45,8 @@ BF16_INLINE uint16_t bf16_from_f32(float x)
 BF16_INLINE float f16_to_f32(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    const uint32_t m = (uint32_t)(h & 0x7FFFu) << 13; /* exponent and fraction, F32's places */
+    const uint32_t m = (uint32_t)(h & 0x7FFFu)
+        << 13; /* exponent and fraction, F32's places */
     /* A subnormal is fraction * 2^-24: set it behind 2^-14's exponent, take 2^-14 away. */
     const uint32_t small = f32_bits(f32_from_bits(m | 0x38800000u) - 0x1p-14f);
     const uint32_t normal = m + (112u << 23);

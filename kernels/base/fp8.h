@@ -102,7 +102,8 @@ FP8_INLINE float fp8_block_scale(float amax, bool pow2)
         return 1.0f;
     if (!pow2 || b >= 0x7F800000u)
         return s;
-    if (b < 0x00800000u) { /* subnormal: its own powers of two, the smallest normal above them */
+    if (b
+        < 0x00800000u) { /* subnormal: its own powers of two, the smallest normal above them */
         uint32_t p = 1;
         while (p < b)
             p <<= 1;

@@ -15,7 +15,7 @@
 enum { COLS = 4096 };
 
 struct bench {
-    uint16_t *x;              /* the data, cut to whole rows */
+    uint16_t *x; /* the data, cut to whole rows */
     unsigned char *packed, *back, *q, *scale;
     size_t size, chunk, chunks, bound, stored;
     size_t *stored_size;
@@ -75,7 +75,8 @@ static void pack(struct bench *b)
     b->stored = 0;
     for (size_t i = 0; i < b->chunks; i++) {
         if (packer_pack(b->packer, (const char *)b->x + i * b->chunk, chunk_size(b, i), 2,
-                b->packed + i * b->bound, &b->stored_size[i], &b->mask[i], &err) != 0)
+                b->packed + i * b->bound, &b->stored_size[i], &b->mask[i], &err)
+            != 0)
             stop(err.text);
         b->stored += b->stored_size[i];
     }
@@ -86,8 +87,9 @@ static void unpack(struct bench *b)
     struct glm_error err = {0};
 
     for (size_t i = 0; i < b->chunks; i++)
-        if (packer_unpack(b->packer, b->packed + i * b->bound, b->stored_size[i], b->mask[i],
-                b->back + i * b->chunk, chunk_size(b, i), 2, &err) != 0)
+        if (packer_unpack(b->packer, b->packed + i * b->bound, b->stored_size[i],
+                b->mask[i], b->back + i * b->chunk, chunk_size(b, i), 2, &err)
+            != 0)
             stop(err.text);
 }
 
@@ -98,15 +100,21 @@ static double time_of(struct bench *b, int operation)
     const double begin = cpu_s();
 
     switch (operation) {
-    case 0: pack(b); break;
-    case 1: unpack(b); break;
+    case 0:
+        pack(b);
+        break;
+    case 1:
+        unpack(b);
+        break;
     case 2:
         codec_mxfp8_encode(b->x, GLM_BF16, rows, COLS, RULE_TE_ROUND_UP, b->q, b->scale);
         break;
-    case 3: codec_mxfp8_decode(b->q, b->scale, rows, COLS, b->back, GLM_BF16); break;
+    case 3:
+        codec_mxfp8_decode(b->q, b->scale, rows, COLS, b->back, GLM_BF16);
+        break;
     case 4:
-        codec_fp8_encode(
-            b->x, GLM_BF16, rows, COLS, block, RULE_AMAX, b->q, (float *)(void *)b->scale);
+        codec_fp8_encode(b->x, GLM_BF16, rows, COLS, block, RULE_AMAX, b->q,
+            (float *)(void *)b->scale);
         break;
     default:
         codec_fp8_decode(
@@ -118,8 +126,8 @@ static double time_of(struct bench *b, int operation)
 
 static void pass(struct bench *b)
 {
-    static const char *const names[] = {"pack", "unpack", "mxfp8_encode", "mxfp8_decode",
-        "fp8_encode", "fp8_decode"};
+    static const char *const names[] = {
+        "pack", "unpack", "mxfp8_encode", "mxfp8_decode", "fp8_encode", "fp8_decode"};
 
     printf("{");
     for (int i = 0; i < 6; i++) {

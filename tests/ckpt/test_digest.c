@@ -6,7 +6,9 @@
 
 #include "ckpt/digest.h"
 
-static const struct { const char *text, *hex; } known[] = {
+static const struct {
+    const char *text, *hex;
+} known[] = {
     {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
     {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
     {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
@@ -40,7 +42,8 @@ Test(digest, equals_the_published_million)
         digest_update(d, a, sizeof a);
     digest_end(d, got);
     digest_hex(got, hex);
-    cr_expect_str_eq(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    cr_expect_str_eq(
+        hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
     digest_free(d);
 }
 

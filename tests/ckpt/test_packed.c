@@ -36,18 +36,35 @@ static void fill_bf16(uint16_t *x, size_t n)
 }
 
 /* The definition of HDF5's shuffle, byte by byte. */
-static void plain_unshuffle(unsigned char *out, const unsigned char *in, size_t n, size_t element)
+static void plain_unshuffle(
+    unsigned char *out, const unsigned char *in, size_t n, size_t element)
 {
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < element; j++)
             out[i * element + j] = in[j * n + i];
 }
 
-struct case_ { size_t size, element; };
+struct case_ {
+    size_t size, element;
+};
 
 static const struct case_ cases[] = {
-    {1, 1}, {2, 2}, {4, 4}, {8, 8}, {6, 2}, {62, 2}, {64, 2}, {66, 2}, {127, 1}, {1020, 4},
-    {4096, 8}, {4104, 8}, {100002, 2}, {262144, 2}, {99996, 4}, {1 << 20, 1},
+    {1, 1},
+    {2, 2},
+    {4, 4},
+    {8, 8},
+    {6, 2},
+    {62, 2},
+    {64, 2},
+    {66, 2},
+    {127, 1},
+    {1020, 4},
+    {4096, 8},
+    {4104, 8},
+    {100002, 2},
+    {262144, 2},
+    {99996, 4},
+    {1 << 20, 1},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -65,8 +82,8 @@ Test(packed, holds_a_shuffled_standard_frame)
 
         for (size_t i = 0; i < size; i++) /* compressible, every byte plane different */
             in[i] = (unsigned char)(i % element * 50 + (i / 7 % 3));
-        cr_assert_eq(packer_pack(p, in, size, element, out, &stored, &mask, &err), 0, "%s",
-            err.text);
+        cr_assert_eq(packer_pack(p, in, size, element, out, &stored, &mask, &err), 0,
+            "%s", err.text);
         cr_assert_leq(stored, packer_bound(size));
         if (mask == 0) {
             cr_assert_lt(stored * 100, size * 97);
@@ -80,8 +97,8 @@ Test(packed, holds_a_shuffled_standard_frame)
         }
         cr_expect_eq(memcmp(in, back, size), 0, "size %zu, element %zu", size, element);
         memset(back, 0xA5, size);
-        cr_assert_eq(packer_unpack(p, out, stored, mask, back, size, element, &err), 0, "%s",
-            err.text);
+        cr_assert_eq(packer_unpack(p, out, stored, mask, back, size, element, &err), 0,
+            "%s", err.text);
         cr_expect_eq(memcmp(in, back, size), 0, "size %zu, element %zu", size, element);
         free(in);
         free(out);
@@ -127,7 +144,8 @@ Test(packed, stores_noise_raw)
     for (size_t i = 0; i < sizeof in; i++)
         in[i] = (unsigned char)next(&state);
     for (size_t element = 1; element <= 8; element *= 2) {
-        cr_assert_eq(packer_pack(p, in, sizeof in, element, out, &stored, &mask, &err), 0);
+        cr_assert_eq(
+            packer_pack(p, in, sizeof in, element, out, &stored, &mask, &err), 0);
         cr_expect_eq(mask, element == 1 ? 1u : 3u);
         cr_expect_eq(stored, sizeof in);
         cr_expect_eq(memcmp(in, out, sizeof in), 0, "raw bytes are not shuffled");
@@ -143,7 +161,8 @@ Test(packed, gives_the_same_bytes_whatever_was_packed_before)
 {
     enum { N = 40000 };
     static uint16_t x[N];
-    unsigned char *a = malloc(packer_bound(sizeof x)), *b = malloc(packer_bound(sizeof x));
+    unsigned char *a = malloc(packer_bound(sizeof x)),
+                  *b = malloc(packer_bound(sizeof x));
     struct packer *fresh = packer_new(), *used = packer_new();
     struct glm_error err = {0};
     size_t na, nb;
@@ -180,7 +199,8 @@ static struct sample sample(void)
     fill_bf16(x, s.size / 2);
     s.stored = malloc(packer_bound(s.size) + 100);
     s.back = malloc(s.size);
-    cr_assert_eq(packer_pack(s.p, x, s.size, 2, s.stored, &s.stored_size, &mask, &err), 0);
+    cr_assert_eq(
+        packer_pack(s.p, x, s.size, 2, s.stored, &s.stored_size, &mask, &err), 0);
     cr_assert_eq(mask, 0);
     free(x);
     return s;
@@ -193,8 +213,8 @@ static void drop(struct sample *s)
     free(s->back);
 }
 
-static void expect_refused(struct sample *s, size_t stored, uint32_t mask, size_t size,
-    const char *says)
+static void expect_refused(
+    struct sample *s, size_t stored, uint32_t mask, size_t size, const char *says)
 {
     struct glm_error err = {0};
 
@@ -209,7 +229,8 @@ Test(packed, refuses_every_truncation)
     struct glm_error err = {0};
 
     for (size_t n = 0; n < s.stored_size; n += n < 64 ? 1 : 97) {
-        unsigned char *cut = malloc(n + 1); /* its own block: an overread is seen by ASan */
+        unsigned char *cut =
+            malloc(n + 1); /* its own block: an overread is seen by ASan */
         memcpy(cut, s.stored, n);
         glm_error_clear(&err);
         cr_expect_eq(packer_unpack(s.p, cut, n, 0, s.back, s.size, 2, &err), GLM_EFORMAT);

@@ -41,7 +41,8 @@ Test(plugin, reads_what_packer_pack_stored, .init = load_plugin)
         const hid_t d = H5Dopen2(file, set->name, H5P_DEFAULT), type = H5Dget_type(d);
 
         packedfile_fill(set, want);
-        cr_assert_geq(H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, got), 0, "%s", set->name);
+        cr_assert_geq(
+            H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, got), 0, "%s", set->name);
         cr_expect_eq(memcmp(want, got, size), 0, "%s", set->name);
         H5Tclose(type);
         H5Dclose(d);
@@ -116,7 +117,8 @@ Test(plugin, stores_what_packer_unpack_reads, .init = load_plugin)
     cr_assert_geq(H5Dget_chunk_storage_size(d, origin, &size), 0);
     cr_assert_leq(size, packer_bound(chunk));
     cr_assert_geq(H5Dread_chunk(d, H5P_DEFAULT, origin, &mask, stored), 0);
-    cr_assert_eq(packer_unpack(p, stored, size, mask, got, chunk, 2, &err), 0, "%s", err.text);
+    cr_assert_eq(
+        packer_unpack(p, stored, size, mask, got, chunk, 2, &err), 0, "%s", err.text);
     cr_expect_eq(memcmp(want, got, chunk), 0);
     H5Dclose(d);
     H5Fclose(file);
@@ -133,7 +135,8 @@ static bool refused(const char *path, const void *frame, size_t size)
     static uint16_t got[300 * 500];
     const hsize_t origin[2] = {0, 0};
     const hid_t file = write_through_filters(path, NULL);
-    const hid_t d = H5Dopen2(file, packedfile_sets[0].name, H5P_DEFAULT), type = H5Dget_type(d);
+    const hid_t d = H5Dopen2(file, packedfile_sets[0].name, H5P_DEFAULT),
+                type = H5Dget_type(d);
 
     cr_assert_geq(H5Dwrite_chunk(d, H5P_DEFAULT, 0, origin, size, frame), 0);
     const bool failed = H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, got) < 0;
@@ -163,11 +166,11 @@ Test(plugin, refuses_hostile_frames, .init = load_plugin)
     const size_t m = ZSTD_compress2(c, frame, ZSTD_compressBound(CHUNK), raw, CHUNK);
     cr_expect(refused(path, frame, m), "no content size");
     /* Magic, single segment with an 8-byte content size, one empty last block. */
-    static const unsigned char bomb[] = {0x28, 0xB5, 0x2F, 0xFD, 0xE0, 0, 0, 0, 0, 0, 1, 0, 0, 1,
-        0, 0};
+    static const unsigned char bomb[] = {
+        0x28, 0xB5, 0x2F, 0xFD, 0xE0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0};
     cr_expect(refused(path, bomb, sizeof bomb), "a content size of 1 TiB");
-    static const unsigned char lie[] = {0x28, 0xB5, 0x2F, 0xFD, 0xE0, 0, 0, 0, 0x70, 0, 0, 0, 0, 1,
-        0, 0};
+    static const unsigned char lie[] = {
+        0x28, 0xB5, 0x2F, 0xFD, 0xE0, 0, 0, 0, 0x70, 0, 0, 0, 0, 1, 0, 0};
     cr_expect(refused(path, lie, sizeof lie), "1.75 GiB promised in three bytes");
     static const unsigned char empty[] = {0x28, 0xB5, 0x2F, 0xFD, 0x20, 0, 1, 0, 0};
     cr_expect(refused(path, empty, sizeof empty), "nothing in it");

@@ -12,11 +12,19 @@
 #include "kernels/base/bf16.h"
 #include "kernels/base/fp8.h"
 
-struct input { const char *name; enum glm_dtype dtype; int64_t rows, cols; };
+struct input {
+    const char *name;
+    enum glm_dtype dtype;
+    int64_t rows, cols;
+};
 
 static const struct input inputs[] = {
-    {"single", GLM_BF16, 65536, 1}, {"mixed", GLM_BF16, 2048, 32}, {"near", GLM_BF16, 512, 128},
-    {"ragged", GLM_BF16, 133, 301}, {"edge", GLM_F32, 512 * 13, 1}, {"wide", GLM_F32, 70, 131},
+    {"single", GLM_BF16, 65536, 1},
+    {"mixed", GLM_BF16, 2048, 32},
+    {"near", GLM_BF16, 512, 128},
+    {"ragged", GLM_BF16, 133, 301},
+    {"edge", GLM_F32, 512 * 13, 1},
+    {"wide", GLM_F32, 70, 131},
 };
 enum { INPUTS = sizeof inputs / sizeof inputs[0] };
 
@@ -48,7 +56,8 @@ static void expect_digest(const char *name, const void *data, size_t size)
         found = strncmp(line, name, n) == 0 && line[n] == ' ';
     fclose(f);
     cr_assert(found, "no golden digest %s", name);
-    cr_expect_eq(strncmp(line + n + 1, hex, 64), 0, "%s differs from its golden digest", name);
+    cr_expect_eq(
+        strncmp(line + n + 1, hex, 64), 0, "%s differs from its golden digest", name);
 }
 
 static void canonical_f32(float *x, int64_t n)
@@ -73,7 +82,8 @@ static void *make_input(const struct input *in)
     char file[64];
 
     if (in->dtype == GLM_F32 || strcmp(in->name, "ragged") == 0) {
-        snprintf(file, sizeof file, "x_%s.%s", in->name, in->dtype == GLM_F32 ? "f32" : "bf16");
+        snprintf(file, sizeof file, "x_%s.%s", in->name,
+            in->dtype == GLM_F32 ? "f32" : "bf16");
         return golden(file, (size_t)n * glm_dtype_size(in->dtype));
     }
     uint16_t *x = malloc((size_t)n * sizeof *x);
@@ -119,7 +129,8 @@ Test(codec, fp8_encodes_as_the_golden_digests)
             const struct input *in = &inputs[k];
             const int64_t b = in->cols == 1 ? 1 : 128, block[2] = {b, b};
             const size_t n = (size_t)(in->rows * in->cols);
-            const size_t m = (size_t)(((in->rows + b - 1) / b) * ((in->cols + b - 1) / b));
+            const size_t m =
+                (size_t)(((in->rows + b - 1) / b) * ((in->cols + b - 1) / b));
             void *x = make_input(in);
             uint8_t *q = malloc(n);
             float *scale = malloc(m * sizeof *scale);
@@ -214,7 +225,8 @@ Test(codec, round_trips_within_half_a_step_of_its_scale)
             const float a = bf16_to_f32(x[r * C + c]), b = bf16_to_f32(y[r * C + c]);
             const float s = fp8_e8m0_decode(scale[r * 4 + c / 32]);
             int k;
-            frexpf(fmaxf(fabsf(a) / s, 0x1p-6f), &k); /* significand in [.5,1): step 2^(k-4) */
+            frexpf(fmaxf(fabsf(a) / s, 0x1p-6f),
+                &k); /* significand in [.5,1): step 2^(k-4) */
             cr_assert_leq(fabsf(a - b), s * ldexpf(0.5f, k - 4));
         }
 }
@@ -244,8 +256,8 @@ Test(codec, casts_every_16_bit_input)
 
 Test(codec, casts_f32_round_every_tie)
 {
-    static const uint32_t low[13] = {0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2FFF, 0x3000, 0x3001,
-        0x7FFF, 0x8000, 0x8001, 0xFFFF};
+    static const uint32_t low[13] = {0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2FFF, 0x3000,
+        0x3001, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
     const int64_t n = 65536 * 13;
     float *x = malloc((size_t)n * sizeof *x);
     uint16_t *h = malloc((size_t)n * sizeof *h);

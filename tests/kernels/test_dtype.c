@@ -6,11 +6,32 @@
 #include "kernels/base/dtype.h"
 
 /* The list of spec/checkpoint.md 1.1, written down a second time. */
-static const struct { const char *name; int bits; } wanted[] = {
-    {"BOOL", 8}, {"U8", 8}, {"I8", 8}, {"I16", 16}, {"U16", 16}, {"I32", 32}, {"U32", 32},
-    {"I64", 64}, {"U64", 64}, {"F16", 16}, {"BF16", 16}, {"F32", 32}, {"F64", 64}, {"C64", 64},
-    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
-    {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
+static const struct {
+    const char *name;
+    int bits;
+} wanted[] = {
+    {"BOOL", 8},
+    {"U8", 8},
+    {"I8", 8},
+    {"I16", 16},
+    {"U16", 16},
+    {"I32", 32},
+    {"U32", 32},
+    {"I64", 64},
+    {"U64", 64},
+    {"F16", 16},
+    {"BF16", 16},
+    {"F32", 32},
+    {"F64", 64},
+    {"C64", 64},
+    {"F8_E4M3", 8},
+    {"F8_E5M2", 8},
+    {"F8_E8M0", 8},
+    {"F8_E4M3FNUZ", 8},
+    {"F8_E5M2FNUZ", 8},
+    {"F6_E2M3", 6},
+    {"F6_E3M2", 6},
+    {"F4", 4},
 };
 
 Test(dtype, knows_every_safetensors_type)
@@ -29,7 +50,8 @@ Test(dtype, knows_every_safetensors_type)
 
 Test(dtype, refuses_other_names)
 {
-    static const char *const bad[] = {"", "bf16", "BF1", "BF16 ", "F8", "F8_E4M3FN", "F4 ", "X"};
+    static const char *const bad[] = {
+        "", "bf16", "BF1", "BF16 ", "F8", "F8_E4M3FN", "F4 ", "X"};
     enum glm_dtype d;
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)

@@ -68,9 +68,17 @@ Test(error, marks_a_sentence_that_was_cut)
 
 Test(error, gives_each_code_its_exit_status)
 {
-    static const struct { enum glm_code code; int status; } row[] = {
-        {GLM_OK, 0}, {GLM_EMISMATCH, 1}, {GLM_EUSAGE, 2}, {GLM_EFORMAT, 3}, {GLM_EIO, 4},
-        {GLM_ENOMEM, 4}, {GLM_EDEVICE, 4},
+    static const struct {
+        enum glm_code code;
+        int status;
+    } row[] = {
+        {GLM_OK, 0},
+        {GLM_EMISMATCH, 1},
+        {GLM_EUSAGE, 2},
+        {GLM_EFORMAT, 3},
+        {GLM_EIO, 4},
+        {GLM_ENOMEM, 4},
+        {GLM_EDEVICE, 4},
     };
 
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {

@@ -34,7 +34,8 @@ Test(fp8, decodes_every_e4m3_code)
 
     read_golden("e4m3_values.f32", want, sizeof want);
     for (int q = 0; q < 256; q++)
-        cr_expect(same_float(fp8_e4m3_decode((uint8_t)q), want[q]), "code %02x", (unsigned)q);
+        cr_expect(
+            same_float(fp8_e4m3_decode((uint8_t)q), want[q]), "code %02x", (unsigned)q);
 }
 
 Test(fp8, decodes_every_e8m0_code)
@@ -70,7 +71,8 @@ Test(fp8, encodes_every_bf16_value_under_every_scale)
     digest_begin(d);
     for (int e = 0; e < 255; e++) {
         for (unsigned h = 0; h < 65536; h++)
-            q[h] = fp8_e4m3_encode(bf16_to_f32((uint16_t)h) * fp8_e8m0_inverse((uint8_t)e));
+            q[h] =
+                fp8_e4m3_encode(bf16_to_f32((uint16_t)h) * fp8_e8m0_inverse((uint8_t)e));
         digest_update(d, q, sizeof q);
     }
     digest_end(d, got);
@@ -100,7 +102,8 @@ Test(fp8, gives_each_finite_code_back)
 Test(fp8, rounds_to_the_nearest_code)
 {
     for (int q = 0; q < 0x7E; q++) {
-        const float lo = fp8_e4m3_decode((uint8_t)q), hi = fp8_e4m3_decode((uint8_t)(q + 1));
+        const float lo = fp8_e4m3_decode((uint8_t)q),
+                    hi = fp8_e4m3_decode((uint8_t)(q + 1));
         const float middle = (lo + hi) / 2; /* exact: at most five significant bits */
         cr_expect_eq(fp8_e4m3_encode(middle), q + (q & 1));
         cr_expect_eq(fp8_e4m3_encode(nextafterf(middle, 0)), q);

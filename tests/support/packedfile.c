@@ -79,8 +79,8 @@ static void cut(const struct packedfile_set *set, const unsigned char *data, hsi
     for (hsize_t r = 0; r < set->chunk[0] && r0 + r < set->dims[0]; r++) {
         const hsize_t left = set->dims[1] - c0;
         const hsize_t n = left < set->chunk[1] ? left : set->chunk[1];
-        memcpy(chunk + r * width,
-            data + ((r0 + r) * set->dims[1] + c0) * set->element, n * set->element);
+        memcpy(chunk + r * width, data + ((r0 + r) * set->dims[1] + c0) * set->element,
+            n * set->element);
     }
 }
 
@@ -91,7 +91,8 @@ static int write_set(hid_t file, const struct packedfile_set *set, struct packer
     unsigned char *chunk = malloc(size), *stored = malloc(packer_bound(size));
     const hid_t type = packedfile_type(set), plist = packedfile_plist(set);
     const hid_t space = H5Screate_simple(2, set->dims, NULL);
-    const hid_t d = H5Dcreate2(file, set->name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
+    const hid_t d =
+        H5Dcreate2(file, set->name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
     struct glm_error err = {0};
     int result = d < 0 ? -1 : 0;
 
@@ -106,7 +107,8 @@ static int write_set(hid_t file, const struct packedfile_set *set, struct packer
                 || H5Dwrite_chunk(d, H5P_DEFAULT, mask, at, n, stored) < 0)
                 result = -1;
         }
-    if (H5Dclose(d) < 0 || H5Sclose(space) < 0 || H5Pclose(plist) < 0 || H5Tclose(type) < 0)
+    if (H5Dclose(d) < 0 || H5Sclose(space) < 0 || H5Pclose(plist) < 0
+        || H5Tclose(type) < 0)
         result = -1;
     free(data);
     free(chunk);

@@ -9,7 +9,7 @@
 
 struct packedfile_set {
     const char *name;
-    size_t element;          /* bytes; stored as unsigned integers, "bf16" as a 16-bit float */
+    size_t element; /* bytes; stored as unsigned integers, "bf16" as a 16-bit float */
     hsize_t dims[2], chunk[2];
 };
 
