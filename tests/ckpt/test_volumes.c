@@ -266,6 +266,43 @@ Test(volumes, plan_the_full_model_with_its_training_state)
     table_free(t);
 }
 
+Test(volumes, start_a_new_one_for_every_part_of_a_split_stack)
+{
+    struct glm_error err = {0};
+    struct table *t = models_table("t1", false);
+    int64_t member;
+    const char *const name = "model.layers.1.mlp.experts.up_proj.weight";
+    const struct table_entry *e = table_find(t, name, strlen(name), &member);
+    struct manifest *m = manifest_new(t);
+    manifest_add_tensor(
+        m, "small", SECTION_WEIGHT, GLM_F32, (int64_t[]){12, 1, 2}, 3, true, e);
+    m->tensors[0].block[0] = m->tensors[0].block[1] = 128;
+    manifest_add_tensor(m, name, SECTION_WEIGHT, GLM_BF16, e->shape, 3, true, e);
+    struct placement *p = models_placement(t, (struct topology){.tp = 1});
+    const struct volumes_options o = {.shard_size = 5 * 40960 + 1000};
+    cr_assert_eq(volumes_plan(m, p, &o, &err), 0);
+    check(m, o);
+    cr_assert_eq(m->piece_count, 4);
+    for (int64_t i = 0; i < 4; i++)
+        cr_assert_eq(
+            m->pieces[i].shard, i, "there was room beside the 96 bytes, but not used");
+    manifest_free(m);
+    table_free(t);
+}
+
+/* Experts wide enough that both ETP ranks own tiles, in parts of a few experts: the pieces of two
+ * cells interleave. */
+Test(volumes, order_the_parts_of_several_cells_by_offset)
+{
+    struct table *t = models_table("glm-5.2", true);
+    const struct volumes_options o = {.shard_size = 64 << 20, .encoding = ENC_ZSTD};
+    struct manifest *m =
+        plan(t, 1, (struct topology){.tp = 8, .pp = 4, .ep = 32, .etp = 2}, o);
+    check(m, o);
+    manifest_free(m);
+    table_free(t);
+}
+
 Test(manifest, finds_tensors_by_section_and_name)
 {
     struct glm_error err = {0};
