@@ -46,6 +46,7 @@ struct hf_source {
     int64_t tensors;                /* Hugging Face tensors used */
     uint64_t bytes;                 /* of them */
     struct hf_place *places;        /* private layout: hfdir_place */
+    int64_t *first;                 /* private: an entry's first unit in places */
 };
 
 struct hf_options {
@@ -53,6 +54,10 @@ struct hf_options {
     struct hf_subset subset;
     int threads;                    /* headers read at the same time */
 };
+
+/* "0-3,78" to ascending numbers (malloc'd, each once): GLM_EUSAGE names option and place. */
+int hf_list_parse(
+    const char *option, const char *text, int **list, int *count, struct glm_error *err);
 
 int hfdir_open(struct hf_source **out, const char *dir, const struct hf_options *o,
     struct glm_error *err);
@@ -63,5 +68,9 @@ const struct hf_place *hfdir_place(
 /* For rows that --experts cuts (router weight and bias): source row of kept row r is
  * s->experts[r]; true if entry is such a row. */
 bool hfdir_cut_rows(const struct hf_source *s, const struct table_entry *e);
+
+/* What is wrong with a name from outside as the name of a file of the model, NULL if nothing:
+ * absolute, in a sub-folder, "..", backslash, control characters, reserved by some system. */
+const char *hfdir_name_trouble(const char *name, size_t length);
 
 #endif
