@@ -141,6 +141,10 @@ venv: .venv/tests.stamp ## make .venv with the pinned packages of the tests' Pyt
 	$(VENV) -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
+.venv/bench.stamp: fixtures/requirements-bench.txt .venv/parity.stamp
+	$(VENV) -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
 # ---- running it -------------------------------------------------------------------------------
 # The packages come first and are looked for again by a second make, which then finds them.
 SUBMAKE = +@$(MAKE) --no-print-directory CONFIG=$(CONFIG)
@@ -162,7 +166,7 @@ parity: deps venv .venv/parity.stamp ## compare with Hugging Face transformers (
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/parity/run.sh
 
-bench: deps venv ## measure speed and memory against the limits of this machine
+bench: deps venv .venv/bench.stamp ## measure speed and memory against the limits of this machine
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/bench/run.sh
 

@@ -46,7 +46,7 @@ def read_manifest(ckpt):
     for line in index[:4096].rstrip(b"\0").decode().splitlines():
         key, *rest = line.split(" ")
         block[key] = rest
-    at, size = map(int, block["manifest"])
+    at, size = map(int, block["manifest"][:2])
     return index, block, index[at:at + size].decode()
 
 
@@ -54,16 +54,17 @@ def map_checkpoint(ckpt, kind):
     """Regions that cover every byte of every file."""
     index, block, text = read_manifest(ckpt)
     regions, shards, tensor = [], [], None
-    m_at, m_size = map(int, block["manifest"])
+    m_at, m_size = map(int, block["manifest"][:2])
     regions.append(Region("user block", "index.h5", 0, 4096, None, None, "user block"))
     regions.append(Region("manifest", "index.h5", m_at, m_at + m_size, None, None, "manifest"))
     inside = [(0, 4096), (m_at, m_at + m_size)]
     for part in ("tiles", "chunks"):
-        if part in block and int(block[part][-1]) > 0:
-            at, size = map(int, block[part][:2])
-            regions.append(Region(part, "index.h5", at, at + size, None, None, part))
+        at, size = map(int, block[part][:2])
+        if size > 0:
+            name = part[:-1] + " table"
+            regions.append(Region(name, "index.h5", at, at + size, None, None, name))
             inside.append((at, at + size))
-    chunks_at = int(block["chunks"][0]) if "chunks" in block else 0
+    chunks_at = int(block["chunks"][0])
     data = collections.defaultdict(list)
     for line in text.splitlines():
         f = line.split("\t")

@@ -1,0 +1,36 @@
+#!/bin/bash
+# Figures come from results files: RESULTS.md is what they give, and a figure in README.md that is
+# marked with its source, `<!-- results: NAME: figure -->` at the end of its line, stands in the line
+# as RESULTS.md has it.
+cd "$(dirname "$0")/../.." || exit 1
+bad=0
+if out=$(python3 tests/bench/render.py --check); then
+    echo "ok RESULTS.md is generated"
+else
+    echo "FAIL RESULTS.md is generated: $out"
+    bad=1
+fi
+
+# "NAME: figure" to the value of ours.
+value() {
+    awk -F' [|] ' -v file="${1%%: *}" -v figure="${1#*: }" '
+        /^## / { on = ($0 == "## " file) }
+        on && $1 == "| " figure { print $4 }' tests/bench/RESULTS.md
+}
+while IFS= read -r line; do
+    source=$(echo "$line" | sed -E 's/.*<!-- results: (.*) -->.*/\1/')
+    wanted=$(value "$source")
+    if [ -n "$wanted" ] && echo "$line" | grep -qwF -- "$wanted"; then
+        echo "ok README: $source"
+    else
+        echo "FAIL README: $source is '$wanted' in RESULTS.md, not so in: $line"
+        bad=1
+    fi
+done < <(grep -F '<!-- results: ' README.md)
+
+# A figure of speed without its source would escape the check.
+if grep -nE '[0-9](\.[0-9]+)? (GB|MB)/s' README.md | grep -vF '<!-- results: '; then
+    echo "FAIL README: a speed without its results file"
+    bad=1
+fi
+exit $bad
