@@ -170,12 +170,12 @@ bench: deps venv .venv/bench.stamp ## measure speed and memory against the limit
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/bench/run.sh
 
-bench-big: deps venv ## the memory measurements on 30 GB; wants 70 GB of free disk
+bench-big: deps venv .venv/bench.stamp ## the memory measurements on 30 GB; wants 70 GB of free disk
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/bench/run.sh --big
 
 # ---- checks of the source ---------------------------------------------------------------------
-C_FILES := $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+C_FILES := $(filter-out build/%,$(wildcard */*.[ch] */*/*.[ch]))
 HEADERS := $(filter %.h,$(C_FILES))
 
 lint: ## layout of the source, static checks, manual pages, shell scripts

@@ -11,7 +11,8 @@
 #   examples    the EXAMPLES of the manual pages (tests/cli/run_examples.sh)
 #   asan        the unit tests again under AddressSanitizer and UBSan   (not with --quick)
 #   fuzz        each fuzzer for a minute (with --long: ten)             (not with --quick)
-#   long        valgrind on the unit tests; tests/long/test_*           (only with --long)
+#   long        valgrind on the unit tests; tests/long/test_*; the planted defects of
+#               tests/mutants, which tests must find                   (only with --long)
 #
 # A script is one test, unless it prints lines "ok NAME", "FAIL NAME", "SKIP NAME: reason": then
 # each such line is one. It ends 0 (passed), 77 (skipped; its last line says why), else failed.
@@ -198,6 +199,7 @@ if [ "$mode" = --long ]; then
     unit_tests release 1800 valgrind --quiet --error-exitcode=99 --leak-check=full \
         --trace-children=yes
     scripts_in tests/long 7200
+    script tests/mutants 7200 tests/mutants/run.sh
 fi
 
 printf '== end (%d s)\n' $((SECONDS - began))
