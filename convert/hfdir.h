@@ -6,7 +6,7 @@
 #ifndef CONVERT_HFDIR_H
 #define CONVERT_HFDIR_H
 
-#include "ckpt/table.h"
+#include "ckpt/ckpt.h"
 #include "convert/safetensors.h"
 
 struct hf_file {
