@@ -281,6 +281,8 @@ static int parse_rest(struct parse *p, bool more)
     const char *last = NULL;
     size_t last_length = 0;
     for (; more; more = parse_next(p)) {
+        if (parse_rest_line(p, &fingerprint) != 0)
+            return p->err->code;
         if (last) {
             const size_t n = last_length < p->start_length ? last_length : p->start_length;
             const int order = memcmp(last, p->start, n);
@@ -289,8 +291,6 @@ static int parse_rest(struct parse *p, bool more)
         }
         last = p->start;
         last_length = p->start_length;
-        if (parse_rest_line(p, &fingerprint) != 0)
-            return p->err->code;
     }
     if (p->err->code == GLM_OK && !fingerprint)
         parse_fail(p, "there is no fingerprint");
