@@ -38,6 +38,15 @@ static void mark(struct ledger *l, int64_t first, int64_t count)
         }
 }
 
+void ledger_forget(struct ledger *l, int64_t first, int64_t count)
+{
+    for (int64_t i = first; i < first + count; i++)
+        if (bit(l, i)) {
+            l->bits[i / 8] = (unsigned char)(l->bits[i / 8] & ~(1u << (i % 8)));
+            l->done--;
+        }
+}
+
 bool ledger_has(struct ledger *l, int64_t first, int64_t count)
 {
     bool all = true;

@@ -43,6 +43,8 @@ int ledger_add(struct ledger *l, int64_t group, int64_t first, int64_t count, ui
 /* Syncs and journals everything added so far. One at a time; others wait for it. */
 int ledger_sync(struct ledger *l, struct work *w, ledger_sync_fn *fn, void *ctx,
     struct glm_error *err);
+/* Rows that turned out not to be there after all (a file that a power cut took). */
+void ledger_forget(struct ledger *l, int64_t first, int64_t count);
 /* A journal line "done G F N": marks its rows; false if the line is no such line or out of range. */
 bool ledger_replay(struct ledger *l, const char *line, struct ledger_run *run);
 

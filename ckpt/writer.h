@@ -21,10 +21,28 @@ bool writer_has(const struct writer *w, int64_t tensor, const struct rect *at);
 
 /* Stores a tile-aligned rectangle (row-major, pitch = its width). digests: per tile row-major, if
  * already known (a verified read), else NULL and they are computed here, in one pass.
- * ticket: zstd writes happen in ascending ticket order, so each ticket from writer_open's 0 upward
- * must be used exactly once, by writer_put, writer_frames or writer_skip. */
+ *
+ * Packed pieces are stored in manifest order whatever the thread: a call waits until everything
+ * before it in its shards is stored. So rectangles must be as wide as the tensor, and must be
+ * handed out in ascending order of (pipeline cell, section, tensor, rows) to threads that never
+ * hold one back; writer_fail wakes those who wait for one that will never come. */
 int writer_put(struct writer *w, int64_t tensor, const struct rect *at, const void *data,
     const unsigned char *digests, struct writer_scratch *s, struct glm_error *err);
+
+struct writer_frame { /* a stored chunk as it is in another checkpoint, its digest checked */
+    const void *data;
+    size_t size;
+    uint32_t mask;
+};
+/* The same with frames (one per tile of the rectangle, row-major) instead of elements; chunk shapes
+ * must be equal on both sides (writer_chunk_dims). */
+int writer_put_frames(struct writer *w, int64_t tensor, const struct rect *at,
+    const struct writer_frame *frames, const unsigned char *digests, struct glm_error *err);
+/* Chunk shape of the packed piece that stores a tile; false if that piece is plain. */
+bool writer_chunk_dims(
+    const struct writer *w, int64_t tensor, const struct rect *tile, int64_t dims[RECT_AXES]);
+void writer_fail(struct writer *w);
+
 /* A derived weight: records digests only. */
 int writer_note(struct writer *w, int64_t tensor, const struct rect *at,
     const unsigned char *digests, struct glm_error *err);
