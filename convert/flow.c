@@ -1,0 +1,462 @@
+/* Jobs in order, threads, a budget; copying, frame copying, recoding.
+ *
+ * Order matters twice. Packed shards are filled in manifest order, so a thread may wait in put for
+ * an earlier job; as jobs start in order and none is held back, the earliest never waits. And a
+ * recoded tensor's scales are written by the thread that finishes the last of its member's jobs. */
+#include "convert/flow.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "convert/recode.h"
+
+struct job {
+    uint64_t key;
+    int64_t tensor;
+    struct rect at;
+    struct codec_error error;
+};
+
+struct flow {
+    const struct flow_source *source;
+    const struct flow_sink *sink;
+    struct flow_item *items;
+    struct job *jobs;
+    int64_t job_count, next;
+    struct recode_member **members; /* [tensor of the sink]: array by member, NULL unless recoded */
+    const char *verb;
+    const struct glm_events *events;
+    struct flow_stats stats;
+    uint64_t total, done;
+    size_t in_flight;
+    pthread_mutex_t lock;
+    pthread_cond_t room;
+    int64_t failed_job;             /* the smallest that failed: the sentence does not depend on luck */
+    struct glm_error error;
+};
+
+int flow_reserve(struct flow_buffer *b, size_t need, struct glm_error *err)
+{
+    if (b->size >= need)
+        return GLM_OK;
+    dio_free(b->data, b->size);
+    b->size = 0;
+    b->data = dio_alloc(need);
+    if (b->data == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory for a buffer of %zu bytes", need);
+    b->size = need;
+    return GLM_OK;
+}
+
+static void trim(struct flow_buffer *b)
+{
+    if (b->size > FLOW_KEEP) {
+        dio_free(b->data, b->size);
+        *b = (struct flow_buffer){0};
+    }
+}
+
+/* ---- cutting ---------------------------------------------------------------------------------- */
+
+static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t at_least_one(int64_t n) { return n < 1 ? 1 : n; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+int64_t flow_cut(const struct tile_grid *g, size_t element, bool whole_width, bool narrow,
+    struct rect *out)
+{
+    if (tile_count(g) == 0)
+        return 0;
+    const int64_t band = smaller(g->tile[1], g->dims[1]) * g->dims[2] * (int64_t)element;
+    const int64_t member = g->dims[1] * g->dims[2] * (int64_t)element;
+    const int64_t members = narrow ? 1 : at_least_one(smaller(FLOW_TARGET / member, g->dims[0]));
+    const int64_t col_cuts =
+        whole_width ? 1 : smaller(g->count[2], at_least_one(div_up(band, FLOW_WIDEST)));
+    const int64_t tile_cols = div_up(g->count[2], col_cuts);
+    const int64_t row_jobs = members > 1
+        ? 1
+        : div_up(g->count[1], at_least_one(smaller(FLOW_TARGET / band, g->count[1])));
+    const int64_t tile_rows = div_up(g->count[1], row_jobs);
+    int64_t n = 0;
+
+    for (int64_t e = 0; e < g->dims[0]; e += members)
+        for (int64_t gr = 0; gr < g->count[1]; gr += tile_rows)
+            for (int64_t gc = 0; gc < g->count[2]; gc += tile_cols, n++)
+                if (out != NULL)
+                    out[n] = (struct rect){{e, gr * g->tile[1], gc * g->tile[2]},
+                        {smaller(e + members, g->dims[0]),
+                            smaller((gr + tile_rows) * g->tile[1], g->dims[1]),
+                            smaller((gc + tile_cols) * g->tile[2], g->dims[2])}};
+    return n;
+}
+
+static size_t element_of(const struct manifest *m, int64_t tensor)
+{
+    return glm_dtype_size(m->tensors[tensor].dtype);
+}
+
+static uint64_t bytes_of(const struct manifest *m, int64_t tensor, const struct rect *at)
+{
+    return (uint64_t)rect_count(at) * element_of(m, tensor);
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const struct job *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    if (x->tensor != y->tensor)
+        return x->tensor < y->tensor ? -1 : 1;
+    for (int i = 0; i < RECT_AXES; i++)
+        if (x->at.lo[i] != y->at.lo[i])
+            return x->at.lo[i] < y->at.lo[i] ? -1 : 1;
+    return 0;
+}
+
+/* Jobs of one tensor, appended; with out NULL only counted. */
+static int64_t tensor_jobs(const struct flow *f, int64_t tensor, struct job *out, struct rect *rects)
+{
+    const struct manifest *m = f->sink->m;
+    const struct flow_item *item = &f->items[tensor];
+
+    if (item->action == FLOW_SCALE)
+        return 0;
+    const bool recode = item->action == FLOW_RECODE;
+    /* The wider of the two types decides the size of a recoding job. */
+    size_t element = element_of(m, tensor);
+    if (recode && element_of(f->source->m, item->from) > element)
+        element = element_of(f->source->m, item->from);
+    const int64_t n = flow_cut(&m->tensors[tensor].grid, element,
+        recode || f->sink->whole_width, recode, rects);
+    for (int64_t i = 0; out != NULL && i < n; i++)
+        out[i] = (struct job){.tensor = tensor, .at = rects[i],
+            .key = f->sink->key(f->sink->ctx, tensor, rects[i].lo[0])};
+    return n;
+}
+
+static int make_jobs(struct flow *f, struct glm_error *err)
+{
+    const int64_t tensors = f->sink->m->tensor_count;
+    int64_t count = 0, most = 0;
+
+    for (int64_t i = 0; i < tensors; i++) {
+        const int64_t n = tensor_jobs(f, i, NULL, NULL);
+        count += n;
+        most = n > most ? n : most;
+    }
+    struct rect *rects = calloc((size_t)most + 1, sizeof *rects);
+    f->jobs = calloc((size_t)count + 1, sizeof *f->jobs);
+    if (rects == NULL || f->jobs == NULL) {
+        free(rects);
+        return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " jobs", count);
+    }
+    for (int64_t i = 0; i < tensors; i++)
+        f->job_count += tensor_jobs(f, i, f->jobs + f->job_count, rects);
+    free(rects);
+    qsort(f->jobs, (size_t)f->job_count, sizeof *f->jobs, by_order);
+    for (int64_t i = 0; i < f->job_count; i++)
+        f->total += bytes_of(f->sink->m, f->jobs[i].tensor, &f->jobs[i].at);
+    return GLM_OK;
+}
+
+/* ---- one job ---------------------------------------------------------------------------------- */
+
+static int reserve_digests(struct flow_thread *t, int64_t tiles, struct glm_error *err)
+{
+    const size_t need = (size_t)tiles * DIGEST_SIZE;
+
+    if (t->digest_room >= need)
+        return GLM_OK;
+    free(t->digests);
+    t->digests = malloc(need);
+    t->digest_room = t->digests == NULL ? 0 : need;
+    return t->digests == NULL ? glm_fail(err, GLM_ENOMEM, "no memory for tile digests") : GLM_OK;
+}
+
+/* The recorded digests of the tiles under a rectangle, row-major. */
+static void recorded_digests(const struct flow_source *s, int64_t tensor, const struct rect *at,
+    unsigned char *out)
+{
+    const struct ckpt_tensor *t = &s->m->tensors[tensor];
+    const struct rect tiles = tile_cover(&t->grid, at);
+
+    for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
+        for (int64_t gr = tiles.lo[1]; gr < tiles.hi[1]; gr++) {
+            const int64_t row = t->first_tile + tile_index(&t->grid, e, gr, tiles.lo[2]);
+            const size_t size = (size_t)rect_len(&tiles, 2) * DIGEST_SIZE;
+            memcpy(out, s->tiles + (size_t)row * DIGEST_SIZE, size);
+            out += size;
+        }
+}
+
+/* Whether every tile of the job is a frame of one chunk shape on both sides. */
+static bool frames_pass(const struct flow *f, const struct job *j)
+{
+    const struct flow_source *s = f->source;
+    const int64_t from = f->items[j->tensor].from;
+    const struct tile_grid *g = &f->sink->m->tensors[j->tensor].grid;
+
+    if (s->chunk_dims == NULL || f->sink->put_frames == NULL)
+        return false;
+    const struct rect tiles = tile_cover(g, &j->at);
+    for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
+        for (int64_t gr = tiles.lo[1]; gr < tiles.hi[1]; gr++)
+            for (int64_t gc = tiles.lo[2]; gc < tiles.hi[2]; gc++) {
+                const struct rect tile = tile_rect(g, tile_index(g, e, gr, gc));
+                int64_t a[RECT_AXES], b[RECT_AXES];
+                if (!s->chunk_dims(s->ctx, from, &tile, a) ||
+                    !f->sink->chunk_dims(f->sink->ctx, j->tensor, &tile, b) ||
+                    memcmp(a, b, sizeof a) != 0)
+                    return false;
+            }
+    return true;
+}
+
+static int copy_frames(
+    struct flow *f, const struct job *j, struct flow_thread *t, struct glm_error *err)
+{
+    const struct flow_source *s = f->source;
+    const int64_t from = f->items[j->tensor].from;
+    const struct tile_grid *g = &f->sink->m->tensors[j->tensor].grid;
+    const struct rect tiles = tile_cover(g, &j->at);
+    const int64_t count = rect_count(&tiles);
+    const size_t one = packer_bound((size_t)(g->tile[1] * g->tile[2]) * element_of(s->m, from));
+    struct writer_frame *frames = calloc((size_t)count, sizeof *frames);
+    size_t used = 0;
+    int64_t n = 0;
+
+    if (frames == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " frames", count);
+    if (flow_reserve(&t->in, one * (size_t)count, err) != GLM_OK ||
+        reserve_digests(t, count, err) != GLM_OK)
+        goto out;
+    recorded_digests(s, from, &j->at, t->digests);
+    for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
+        for (int64_t gr = tiles.lo[1]; gr < tiles.hi[1]; gr++)
+            for (int64_t gc = tiles.lo[2]; gc < tiles.hi[2]; gc++, n++) {
+                const struct rect tile = tile_rect(g, tile_index(g, e, gr, gc));
+                frames[n].data = t->in.data + used;
+                if (s->frame(s->ctx, from, &tile, t->in.data + used, one, &frames[n].size,
+                        &frames[n].mask, err) != GLM_OK)
+                    goto out;
+                used += frames[n].size;
+            }
+    f->sink->put_frames(f->sink->ctx, j->tensor, &j->at, frames, t->digests, err);
+out:
+    free(frames);
+    return (int)err->code;
+}
+
+static int copy(struct flow *f, const struct job *j, struct flow_thread *t, struct glm_error *err)
+{
+    const struct flow_source *s = f->source;
+    const struct ckpt_tensor *to = &f->sink->m->tensors[j->tensor];
+    const int64_t from = f->items[j->tensor].from;
+    const struct rect tiles = tile_cover(&to->grid, &j->at);
+    unsigned char *data;
+    bool known = false;
+
+    if (reserve_digests(t, rect_count(&tiles), err) != GLM_OK)
+        return (int)err->code;
+    if (to->derived && f->sink->note != NULL && s->tiles != NULL) {
+        recorded_digests(s, from, &j->at, t->digests);
+        return f->sink->note(f->sink->ctx, j->tensor, &j->at, t->digests, err);
+    }
+    if (frames_pass(f, j))
+        return copy_frames(f, j, t, err);
+    const size_t size = (size_t)bytes_of(s->m, from, &j->at);
+    if (flow_reserve(&t->in, size + 2 * DIO_ALIGN, err) != GLM_OK ||
+        s->read(s->ctx, from, &j->at, &t->in, &data, t->digests, &known, t, err) != GLM_OK)
+        return (int)err->code;
+    return f->sink->put(
+        f->sink->ctx, j->tensor, &j->at, data, known ? t->digests : NULL, t, err);
+}
+
+/* Whether the job's tiles, and the scales it has a part in, are durable already. */
+static bool job_done(const struct flow *f, const struct job *j)
+{
+    const struct manifest *m = f->sink->m;
+    const int64_t scale = f->items[j->tensor].action == FLOW_RECODE ? m->tensors[j->tensor].scale : -1;
+
+    if (!f->sink->has(f->sink->ctx, j->tensor, &j->at))
+        return false;
+    if (scale < 0)
+        return true;
+    struct rect whole = rect_whole(m->tensors[scale].grid.dims);
+    whole.lo[0] = j->at.lo[0];
+    whole.hi[0] = j->at.hi[0];
+    return f->sink->has(f->sink->ctx, scale, &whole);
+}
+
+static int run_job(struct flow *f, struct job *j, struct flow_thread *t, struct glm_error *err)
+{
+    if (f->items[j->tensor].action == FLOW_COPY)
+        copy(f, j, t, err);
+    else
+        recode_job(f->source, f->sink, &f->items[j->tensor], j->tensor, &j->at,
+            recode_member_at(f->members[j->tensor], j->at.lo[0]), &j->error, t, err);
+    trim(&t->in);
+    trim(&t->out);
+    trim(&t->aux);
+    return (int)err->code;
+}
+
+/* ---- threads ---------------------------------------------------------------------------------- */
+
+static size_t job_cost(const struct flow *f, const struct job *j)
+{
+    const struct flow_item *item = &f->items[j->tensor];
+    const size_t in = (size_t)bytes_of(f->source->m, item->from, &j->at);
+    const size_t out = (size_t)bytes_of(f->sink->m, j->tensor, &j->at);
+    return item->action == FLOW_RECODE ? in + out : f->sink->whole_width ? 2 * out : out;
+}
+
+/* The next job, when the budget has room for it; NULL when there is none or the run ends. */
+static struct job *take_job(struct flow *f)
+{
+    struct job *j = NULL;
+
+    pthread_mutex_lock(&f->lock);
+    while (f->failed_job < 0 && f->next < f->job_count) {
+        const int signal = glm_events_stop(f->events);
+        if (signal != 0) {
+            f->failed_job = f->next;
+            f->error.sys_errno = signal;
+            glm_fail(&f->error, GLM_ESTOPPED,
+                "stopped by signal %d; what is done is kept, the same command goes on", signal);
+            break;
+        }
+        struct job *candidate = &f->jobs[f->next];
+        if (f->in_flight == 0 || f->in_flight + job_cost(f, candidate) <= FLOW_BUDGET) {
+            j = candidate;
+            f->next++;
+            f->in_flight += job_cost(f, j);
+            break;
+        }
+        pthread_cond_wait(&f->room, &f->lock);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return j;
+}
+
+static void job_ended(struct flow *f, const struct job *j, bool skipped, const struct glm_error *err)
+{
+    const uint64_t bytes = bytes_of(f->sink->m, j->tensor, &j->at);
+    const int64_t number = j - f->jobs;
+    bool wake = false;
+
+    pthread_mutex_lock(&f->lock);
+    f->in_flight -= job_cost(f, j);
+    if (err->code != GLM_OK) {
+        if (f->failed_job < 0 || number < f->failed_job) {
+            f->failed_job = number;
+            f->error = *err;
+        }
+        wake = true;
+    } else {
+        f->done += bytes;
+        if (skipped) {
+            f->stats.skipped_bytes += bytes;
+        } else {
+            f->stats.read_bytes += bytes_of(f->source->m, f->items[j->tensor].from, &j->at);
+            f->stats.written_bytes += bytes;
+        }
+        glm_events_progress(f->events, f->verb, f->done, f->total);
+    }
+    pthread_cond_broadcast(&f->room);
+    pthread_mutex_unlock(&f->lock);
+    if (wake && f->sink->fail != NULL)
+        f->sink->fail(f->sink->ctx);
+}
+
+static void thread_clear(struct flow_thread *t)
+{
+    struct flow_buffer *all[] = {&t->in, &t->out, &t->aux, &t->wide, &t->back};
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        dio_free(all[i]->data, all[i]->size);
+    free(t->digests);
+    reader_scratch_free(t->reader);
+    writer_scratch_free(t->writer);
+}
+
+static void *work(void *arg)
+{
+    struct flow *f = arg;
+    struct flow_thread t = {.reader = reader_scratch_new(), .writer = writer_scratch_new()};
+
+    for (struct job *j; (j = take_job(f)) != NULL;) {
+        struct glm_error err = {0};
+        const bool skipped = job_done(f, j);
+        if (t.reader == NULL || t.writer == NULL)
+            glm_fail(&err, GLM_ENOMEM, "no memory for a thread's buffers");
+        else if (!skipped)
+            run_job(f, j, &t, &err);
+        job_ended(f, j, skipped, &err);
+    }
+    thread_clear(&t);
+    return NULL;
+}
+
+static void run_threads(struct flow *f, int threads)
+{
+    pthread_t ids[1024];
+    int n = 0;
+
+    threads = threads < 1 ? 1 : threads > 1024 ? 1024 : threads;
+    while (n < threads - 1 && pthread_create(&ids[n], NULL, work, f) == 0)
+        n++;
+    work(f);
+    while (n > 0)
+        pthread_join(ids[--n], NULL);
+}
+
+/* Members that are recoded need to know how many of their jobs will run. */
+static int prepare_members(struct flow *f, struct glm_error *err)
+{
+    f->members = calloc((size_t)f->sink->m->tensor_count + 1, sizeof *f->members);
+    if (f->members == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory for the plan");
+    for (int64_t i = 0; i < f->job_count; i++) {
+        const struct job *j = &f->jobs[i];
+        if (f->items[j->tensor].action != FLOW_RECODE)
+            continue;
+        if (f->members[j->tensor] == NULL &&
+            recode_members_new(&f->members[j->tensor],
+                f->sink->m->tensors[j->tensor].grid.dims[0], err) != GLM_OK)
+            return (int)err->code;
+        if (!job_done(f, j))
+            recode_member_expect(recode_member_at(f->members[j->tensor], j->at.lo[0]));
+    }
+    return GLM_OK;
+}
+
+int flow_run(const struct flow_source *source, const struct flow_sink *sink,
+    struct flow_item *items, int threads, const char *verb, const struct glm_events *events,
+    struct flow_stats *stats, struct glm_error *err)
+{
+    struct flow f = {.source = source, .sink = sink, .items = items, .verb = verb,
+        .events = events, .failed_job = -1};
+
+    pthread_mutex_init(&f.lock, NULL);
+    pthread_cond_init(&f.room, NULL);
+    if (make_jobs(&f, err) != GLM_OK || prepare_members(&f, err) != GLM_OK)
+        goto out;
+    run_threads(&f, threads);
+    if (f.failed_job >= 0)
+        *err = f.error;
+    for (int64_t i = 0; i < f.job_count; i++) /* job order: sums do not depend on threads */
+        if (items[f.jobs[i].tensor].action == FLOW_RECODE)
+            codec_error_add(&items[f.jobs[i].tensor].error, &f.jobs[i].error);
+    *stats = f.stats;
+out:
+    for (int64_t i = 0; f.members != NULL && i < sink->m->tensor_count; i++)
+        recode_members_free(f.members[i], sink->m->tensors[i].grid.dims[0]);
+    free(f.members);
+    free(f.jobs);
+    pthread_mutex_destroy(&f.lock);
+    pthread_cond_destroy(&f.room);
+    return (int)err->code;
+}

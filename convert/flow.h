@@ -1,0 +1,95 @@
+/* The one engine under import, export, convert and reshard: tensors flow from a source to a sink.
+ *
+ * Work is cut into jobs: rectangles of whole tiles, about FLOW_TARGET bytes, in an order that the
+ * sink chooses. N threads take jobs in that order; each reads one, checks or computes its tile
+ * digests in the one pass over the bytes, changes its type if asked, and hands it to the sink.
+ * Memory is bounded by a budget for what is in flight, whatever the size of the model. */
+#ifndef CONVERT_FLOW_H
+#define CONVERT_FLOW_H
+
+#include "ckpt/ckpt.h"
+#include "convert/codec.h"
+#include "kernels/base/events.h"
+
+enum {
+    FLOW_TARGET = 8 << 20,   /* bytes of a job, where tiles allow */
+    FLOW_WIDEST = 32 << 20,  /* a band of tiles past this is cut by columns, where the sink allows */
+    FLOW_BUDGET = 192 << 20, /* bytes in flight, all threads together */
+    FLOW_KEEP = 40 << 20,    /* a thread's buffer past this is given back after the job */
+};
+
+struct flow_buffer { unsigned char *data; size_t size; };
+
+struct flow_thread { /* what one thread owns */
+    struct reader_scratch *reader;
+    struct writer_scratch *writer;
+    struct flow_buffer in, out, aux, wide, back;
+    unsigned char *digests; size_t digest_room;
+};
+
+/* Makes a buffer at least `need` bytes; its content is lost. */
+int flow_reserve(struct flow_buffer *b, size_t need, struct glm_error *err);
+
+struct flow_source {
+    const struct manifest *m; /* what the source holds */
+    void *ctx;
+    /* Reads whole tiles into buf (capacity has 2*DIO_ALIGN to spare); *data: where they start.
+     * *known: digests (one per tile) were filled in by a verified read. */
+    int (*read)(void *ctx, int64_t tensor, const struct rect *at, struct flow_buffer *buf,
+        unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *t,
+        struct glm_error *err);
+    /* NULL, or: chunk shape under a tile if it is stored as a frame; and the frame itself. */
+    bool (*chunk_dims)(void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3]);
+    int (*frame)(void *ctx, int64_t tensor, const struct rect *tile, void *buf, size_t room,
+        size_t *size, uint32_t *mask, struct glm_error *err);
+    const unsigned char *tiles; /* recorded tile digests, NULL if there are none */
+};
+
+struct flow_sink {
+    const struct manifest *m; /* what the sink shall hold */
+    void *ctx;
+    bool whole_width;         /* jobs must be as wide as the tensor */
+    /* Sort key of a tensor's member: jobs run in ascending (key, tensor, rectangle) order. */
+    uint64_t (*key)(void *ctx, int64_t tensor, int64_t member);
+    bool (*has)(void *ctx, int64_t tensor, const struct rect *at);
+    int (*put)(void *ctx, int64_t tensor, const struct rect *at, const void *data,
+        const unsigned char *digests, struct flow_thread *t, struct glm_error *err);
+    /* NULL, or the writer's counterparts. */
+    bool (*chunk_dims)(void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3]);
+    int (*put_frames)(void *ctx, int64_t tensor, const struct rect *at,
+        const struct writer_frame *frames, const unsigned char *digests, struct glm_error *err);
+    /* A derived tensor: digests only. NULL: derived tensors are put like the rest. */
+    int (*note)(void *ctx, int64_t tensor, const struct rect *at, const unsigned char *digests,
+        struct glm_error *err);
+    void (*fail)(void *ctx); /* wakes those who wait inside put; may be NULL */
+};
+
+/* What becomes of one tensor of the sink. */
+enum flow_action {
+    FLOW_COPY,  /* same type: bytes pass unchanged */
+    FLOW_RECODE,/* other type: from `from` (and its scales) */
+    FLOW_SCALE  /* written along with its weight */
+};
+
+struct flow_item {
+    enum flow_action action;
+    int64_t from, from_scale; /* tensors of the source; -1: none */
+    enum codec_rule rule;     /* of the new scales */
+    struct codec_error error; /* FLOW_RECODE: what the change did, after the run */
+};
+
+struct flow_stats {
+    uint64_t read_bytes, written_bytes, skipped_bytes;
+};
+
+/* items: one per tensor of sink->m. */
+int flow_run(const struct flow_source *source, const struct flow_sink *sink,
+    struct flow_item *items, int threads, const char *verb, const struct glm_events *events,
+    struct flow_stats *stats, struct glm_error *err);
+
+/* The rectangles a tensor is cut into (pure; tests). whole_width as in the sink; narrow: jobs never
+ * hold more than one member. Returns the count; out may be NULL. */
+int64_t flow_cut(const struct tile_grid *g, size_t element, bool whole_width, bool narrow,
+    struct rect *out);
+
+#endif
