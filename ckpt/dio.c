@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,6 +46,16 @@ out:
     if (err->code != GLM_OK)
         dio_close(f);
     return (int)err->code;
+}
+
+void dio_raise_limit(void)
+{
+    struct rlimit l;
+
+    if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < l.rlim_max) {
+        l.rlim_cur = l.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &l);
+    }
 }
 
 int dio_open_read(struct dio *f, const char *path, struct glm_error *err)

@@ -19,6 +19,10 @@ struct dio {
     uint64_t size;  /* at open, for readers */
 };
 
+/* Raises the soft limit of open files to the hard one: a checkpoint may have a file per cell,
+ * hundreds of them, two descriptors each. */
+void dio_raise_limit(void);
+
 int dio_open_read(struct dio *f, const char *path, struct glm_error *err);
 int dio_open_write(struct dio *f, const char *path, bool create, struct glm_error *err);
 void dio_close(struct dio *f); /* harmless on a zeroed or failed one (fd -1) */

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "ckpt/digest.h"
@@ -36,17 +35,6 @@ struct reader_scratch {
 };
 
 /* ---- open ------------------------------------------------------------------------------------- */
-
-/* A checkpoint may have a file per cell: hundreds, two descriptors each. */
-static void raise_descriptor_limit(void)
-{
-    struct rlimit l;
-
-    if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < l.rlim_max) {
-        l.rlim_cur = l.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &l);
-    }
-}
 
 static int check_shards(const struct reader *r, struct glm_error *err)
 {
@@ -91,7 +79,7 @@ int reader_open(struct reader **out, const char *ckpt_dir, struct glm_error *err
         glm_fail(err, GLM_ENOMEM, "%s: no memory", ckpt_dir);
         goto out;
     }
-    raise_descriptor_limit();
+    dio_raise_limit();
     *out = r;
     r = NULL;
 out:

@@ -470,6 +470,7 @@ int writer_open(struct writer **out, struct manifest *m, const struct work_optio
     w->m = m;
     w->tiles_part = w->chunks_part = (struct dio){.fd = -1, .direct = -1};
     pthread_mutex_init(&w->lock, NULL);
+    dio_raise_limit();
     if (allocate(w, err) != GLM_OK || count_work(w, err) != GLM_OK ||
         work_open(&w->work, o, resumed, err) != GLM_OK || open_parts(w, err) != GLM_OK)
         goto out;
