@@ -57,6 +57,7 @@ struct writer {
     pthread_mutex_t lock;
     bool new_files;              /* created since the folder was last synced; under lock */
     volatile bool failed;
+    unsigned char *fingerprint, *id; /* the caller's, filled by the commit; may be NULL */
 };
 
 struct writer_scratch {
@@ -817,6 +818,12 @@ static int refuse_gaps(struct writer *w, struct glm_error *err)
         " of '%s'", missing, w->m->tile_count, row - t->first_tile, t->name);
 }
 
+void writer_report_to(struct writer *w, unsigned char *fingerprint, unsigned char *id)
+{
+    w->fingerprint = fingerprint;
+    w->id = id;
+}
+
 int writer_commit(struct writer *w, struct glm_error *err)
 {
     static const char *const extras[] = {"tiles.part", "chunks.part", NULL};
@@ -832,6 +839,10 @@ int writer_commit(struct writer *w, struct glm_error *err)
     if (index_write(w->m, w->tiles, w->chunks, path, err) != GLM_OK ||
         work_commit(w->work, extras, err) != GLM_OK)
         return (int)err->code;
+    if (w->fingerprint != NULL)
+        memcpy(w->fingerprint, w->m->fingerprint, DIGEST_SIZE);
+    if (w->id != NULL)
+        memcpy(w->id, w->m->id, DIGEST_SIZE);
     w->work = NULL;
     writer_close(w);
     return GLM_OK;

@@ -47,6 +47,8 @@ void writer_fail(struct writer *w);
 int writer_note(struct writer *w, int64_t tensor, const struct rect *at,
     const unsigned char *digests, struct glm_error *err);
 
+/* Where writer_commit leaves the checkpoint's fingerprint and id (32 bytes each). */
+void writer_report_to(struct writer *w, unsigned char *fingerprint, unsigned char *id);
 /* Everything written? Seals, writes index.h5, commits. Frees w on success. */
 int writer_commit(struct writer *w, struct glm_error *err);
 /* Makes what is done durable (unless err holds a failure of the disk) and leaves the partial. */
