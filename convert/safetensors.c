@@ -313,7 +313,7 @@ static int check_names(struct parse *p)
 /* Sorted by begin, each tensor starts where the one before ends; the last ends with the file. */
 static int check_chain(struct parse *p)
 {
-    const struct st_header *h = p->h;
+    struct st_header *h = p->h;
     const uint64_t data = h->file_size - h->data_start;
     const struct st_tensor **order = malloc(((size_t)h->count + 1) * sizeof *order);
     if (!order)
@@ -339,6 +339,10 @@ static int check_chain(struct parse *p)
     free(order);
     if (p->err->code)
         return p->err->code;
+    if (h->file_size == ST_SIZE_UNKNOWN) {
+        h->file_size = h->data_start + at;
+        return 0;
+    }
     if (at > data)
         return glm_fail(p->err, GLM_EFORMAT, "%s: the file is cut: its header describes %" PRIu64
             " bytes, %" PRIu64 " are there; fetch it again", p->in.path, h->data_start + at,

@@ -9,6 +9,8 @@
 #include "kernels/base/error.h"
 
 enum { ST_MAX_HEADER = 100000000, ST_MAX_RANK = 8 };
+/* As file_size: only the header is at hand; the file is as long as its tensors say. */
+#define ST_SIZE_UNKNOWN UINT64_MAX
 
 struct st_tensor {
     const char *name;       /* zero-terminated, in the header's arena */
