@@ -42,14 +42,9 @@ LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(CONFIG))) $(EXTRA_LDFLAGS)
 LIBS    := $(PKG_LIBS) -lm
 
 # ---- what there is to build -------------------------------------------------------------------
-# Commands whose library call is not in the tree yet.
-WAITING  := $(patsubst %,cli/glm-%.c,$(patsubst recode,convert,$(shell \
-    for c in import export recode reshard; do \
-    grep -qs "^int convert_$$c\b" convert/*.c || echo $$c; done)))
-
 LIB_SRC  := $(wildcard kernels/base/*.c ckpt/*.c convert/*.c verify/*.c)
 CLI_SRC  := $(filter-out cli/glm-%,$(wildcard cli/*.c))
-PROG_SRC := $(filter-out $(WAITING),$(wildcard cli/glm-*.c))
+PROG_SRC := $(wildcard cli/glm-*.c)
 TEST_SRC := $(wildcard tests/*/test_*.c)
 SUP_SRC  := $(filter-out tests/support/main_%,$(wildcard tests/support/*.c))
 TOOL_SRC := $(wildcard tests/support/main_*.c)
