@@ -1,0 +1,115 @@
+/* glm-inspect: what is inside a checkpoint. */
+#include <errno.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/inspect_show.h"
+#include "cli/opt.h"
+#include "cli/report.h"
+#include "cli/watch.h"
+
+struct views {
+    bool tree, topology, provenance;
+    const char *section, *slice, *svg;
+};
+
+static int draw(struct inspect *in, const char *path, struct glm_error *err)
+{
+    FILE *out = fopen(path, "w");
+    if (out == NULL)
+        return glm_fail_errno(err, "%s: open", path);
+    inspect_picture(in, out, err);
+    if (fclose(out) != 0)
+        glm_fail_errno(err, "%s: write", path);
+    if (err->code != GLM_OK)
+        unlink(path);
+    return err->code;
+}
+
+static int show(
+    struct show *s, const struct views *v, const char *tensor, struct glm_error *err)
+{
+    bool shown = false;
+    if (tensor != NULL)
+        return show_tensor(s, v->section, tensor, v->slice, err);
+    if (v->slice != NULL || v->section != NULL)
+        return glm_fail(
+            err, GLM_EUSAGE, "--slice and --section want the name of a tensor");
+    if (v->svg != NULL) {
+        shown = true;
+        if (draw(s->in, v->svg, err) != GLM_OK)
+            return err->code;
+        if (s->json != NULL)
+            jsonout_str(s->json, NULL, "svg", v->svg);
+    }
+    const struct {
+        bool wanted;
+        int (*print)(const struct show *, struct glm_error *);
+    } list[] = {{v->tree, show_tree}, {v->topology, show_topology},
+        {v->provenance, show_provenance}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        if (!list[i].wanted)
+            continue;
+        shown = true;
+        if (list[i].print(s, err) != GLM_OK)
+            return err->code;
+    }
+    return shown ? GLM_OK : show_summary(s, err);
+}
+
+int main(int argc, char **argv)
+{
+    struct views v = {0};
+    struct common_options common = {0};
+    const struct opt opts[] = {
+        OPT_FLAG("tree", &v.tree, "list every tensor with its type, shape and size"),
+        OPT_FLAG("topology", &v.topology, "print which cell and stage holds what"),
+        OPT_FLAG("provenance", &v.provenance, "print where the checkpoint came from"),
+        OPT_STR(
+            "section", "name", &v.section, "look for the tensor here (default weight)"),
+        OPT_STR("slice", "a:b,c:d", &v.slice, "print these elements of the tensor"),
+        OPT_STR("svg", "file", &v.svg, "write a picture of which shard holds what"),
+        OPT_COMMON(&common),
+        OPT_END,
+    };
+    const struct command self = {
+        .name = "glm-inspect",
+        .synopsis = {"CKPT", "CKPT TENSOR"},
+        .summary = "Shows what is inside a checkpoint or a model directory.",
+        .min_args = 1,
+        .max_args = 2,
+        .opts = opts,
+    };
+    struct glm_error err = {0};
+    if (opt_parse(&self, &argc, &argv, &err) != 0)
+        return cli_report(self.name, &err);
+    setlocale(LC_CTYPE, "");
+    struct inspect *in = NULL;
+    struct jsonout json;
+    struct watch watch;
+    const char *const tensor = argc > 1 ? argv[1] : NULL;
+    jsonout_init(&json);
+    watch_begin(&watch, self.name, &common);
+    struct show s = {
+        .path = argv[0],
+        .json = common.json ? &json : NULL,
+        .ascii = common.quiet || strcmp(nl_langinfo(CODESET), "UTF-8") != 0,
+        .threads = cli_threads(&common),
+        .events = &watch.events,
+    };
+    if (inspect_open(&in, argv[0], tensor != NULL, s.threads, &err) == GLM_OK) {
+        s.in = in;
+        jsonout_str(&json, NULL, "command", self.name);
+        jsonout_str(&json, NULL, "path", argv[0]);
+        show(&s, &v, tensor, &err);
+    }
+    watch_end(&watch, false); /* no summary line: the result is what was asked for */
+    if (err.code == GLM_OK && common.json)
+        jsonout_print(&json, stdout, &err);
+    inspect_close(in);
+    jsonout_clear(&json);
+    return cli_report(self.name, &err);
+}

@@ -1,0 +1,9 @@
+/* The modes of glm-verify: each a command of its own behind a common name. */
+#ifndef CLI_VERIFY_MODES_H
+#define CLI_VERIFY_MODES_H
+
+/* Both return the exit status. */
+int verify_integrity(int argc, char **argv);
+int verify_diff(int argc, char **argv);
+
+#endif
