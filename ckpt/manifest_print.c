@@ -158,6 +158,8 @@ static void print_tensor(FILE *f, const struct manifest *m, const struct ckpt_te
     fprintf(f, "\t%s\t%" PRId64, hex, t->first_tile);
     if (t->derived)
         fputs("\tderived master", f);
+    else if (t->block[0] * t->block[1] > 1)
+        fprintf(f, "\tblock %" PRId64 ",%" PRId64, t->block[0], t->block[1]);
     else if (t->scale_rule[0])
         fprintf(f, "\tscale_rule %s", t->scale_rule);
     fputc('\n', f);

@@ -8,31 +8,24 @@
 #include "ckpt/shard.h"
 #include "kernels/base/checked.h"
 
-enum { PARSE_ALIGN = 4096 };
+enum { PARSE_ALIGN = 4096, PARSE_BLOCK_MAX = 4096 };
 
 /* ---- tensors -------------------------------------------------------------------------------- */
 
-/* A scale's name -> the weight's row and the block a scale stands for. */
-static const struct table_entry *parse_scale(struct parse *p, const struct field *name,
-    int64_t block[2])
+/* A scale's name -> the weight's row. How many elements a scale stands for is on its line. */
+static const struct table_entry *parse_scale(struct parse *p, const struct field *name)
 {
-    static const struct {
-        const char *suffix;
-        int64_t rows, cols;
-    } forms[] = {{".weight_scale_inv", 128, 128}, {".weight_scale", 1, 32}};
+    static const char *const suffixes[] = {".weight_scale_inv", ".weight_scale", ".scale"};
     char weight[512];
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
         int64_t member = -1;
         if (name->length >= sizeof weight
-            || !table_scale_of(name->text, name->length, forms[i].suffix, weight, sizeof weight))
+            || !table_scale_of(name->text, name->length, suffixes[i], weight, sizeof weight))
             continue;
         const struct table_entry *const e
             = table_find(p->table, weight, strlen(weight), &member);
-        if (!e || member >= 0 || !e->quantised)
-            continue;
-        block[0] = forms[i].rows;
-        block[1] = forms[i].cols;
-        return e;
+        if (e && member < 0 && e->quantised)
+            return e;
     }
     return NULL;
 }
@@ -83,7 +76,7 @@ static int parse_tensor_name(struct parse *p, struct tensor_line *t)
     if (t->entry && member >= 0)
         return parse_fail(p, "tensor '%s' is a member of a stack", t->name);
     if (!t->entry) {
-        t->entry = parse_scale(p, name, t->block);
+        t->entry = parse_scale(p, name);
         t->scale = t->entry != NULL;
     }
     return t->entry ? 0 : parse_fail(p, "tensor '%s' is not in the table of this config.json",
@@ -111,7 +104,7 @@ static int parse_tensor_order(struct parse *p, const struct tensor_line *t)
 static int parse_tensor_extra(struct parse *p, struct ckpt_tensor *t)
 {
     static const char *const rules[] = {"te_round_up", "ocp_floor", "amax", "pow2"};
-    if (p->fields == 7)
+    if (p->fields == 7 || t->block[0] * t->block[1] > 1)
         return 0;
     if (parse_field_is(&p->f[7], "derived master")) {
         if (t->section != SECTION_WEIGHT || t->dtype != GLM_BF16)
@@ -151,6 +144,22 @@ static struct ckpt_tensor *parse_tensor_add(struct parse *p, const struct tensor
     return out;
 }
 
+/* "block <rows>,<columns>" on a scale's line. */
+static int parse_scale_block(struct parse *p, struct tensor_line *t)
+{
+    static const char word[] = "block ";
+    struct field *const f = &p->f[7];
+    if (p->fields != 8 || f->length < sizeof word || memcmp(f->text, word, sizeof word - 1) != 0)
+        return parse_fail(p, "tensor '%s': a scale's line must end in its block", t->name);
+    f->text += sizeof word - 1;
+    f->length -= sizeof word - 1;
+    if (parse_list(p, 7, "block", t->block, 2) != 2 || t->block[0] < 1 || t->block[1] < 1
+        || t->block[0] > PARSE_BLOCK_MAX || t->block[1] > PARSE_BLOCK_MAX
+        || (t->block[0] == 1 && t->block[1] == 1))
+        return parse_fail(p, "tensor '%s': its block is not two counts, one above 1", t->name);
+    return 0;
+}
+
 static int parse_tensor_line(struct parse *p, struct tensor_line *t)
 {
     int64_t elements = 0;
@@ -168,6 +177,8 @@ static int parse_tensor_line(struct parse *p, struct tensor_line *t)
         return p->err->code;
     if (!checked_count(t->shape, t->rank, &elements) || elements > INT64_MAX / 16)
         return parse_fail(p, "tensor '%s': its shape counts more elements than can be", t->name);
+    if (t->scale && parse_scale_block(p, t) != 0)
+        return p->err->code;
     return t->entry ? parse_expected_shape(p, t) : 0;
 }
 

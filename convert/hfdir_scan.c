@@ -210,6 +210,17 @@ static int text_order(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* The index that holds is carried along too: whoever writes the same files again needs it. */
+static int keep_index(struct hf_source *s, const char *name, struct glm_error *err)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", s->dir, name);
+    if (stat(path, &st) != 0)
+        return glm_fail_errno(err, "%s: stat", path);
+    return add_side(s, name, (uint64_t)st.st_size, err);
+}
+
 int hfdir_scan(struct hf_source *s, char **index_name, struct glm_error *err)
 {
     *index_name = NULL;
@@ -236,6 +247,8 @@ int hfdir_scan(struct hf_source *s, char **index_name, struct glm_error *err)
     if (s->file_count == 0)
         return glm_fail(err, GLM_EFORMAT, "%s: no .safetensors file in it; in a hub cache name the "
             "folder snapshots/<commit>", s->dir);
+    if (*index_name && keep_index(s, *index_name, err) != 0)
+        return err->code;
     qsort(s->files, (size_t)s->file_count, sizeof *s->files, file_order);
     if (s->side_count > 1)
         qsort(s->sides, (size_t)s->side_count, sizeof *s->sides, side_order);

@@ -4,7 +4,8 @@
 # fixtures/cli/CASE/cmd is run by bash in a folder that holds the model directory `tiny` and its
 # checkpoint `tiny.ckpt`; CASE/stdout, stderr and status hold what must come (absent: nothing, 0).
 # Before comparing, what differs between runs is replaced in the output:
-#     $TMP the folder, $ROOT the source tree, $VERSION, $TIME ("1.2 s"), $RATE ("1.25 GB/s")
+#     $TMP the folder, $ROOT the source tree, $VERSION, $TIME ("1.2 s"), $RATE ("1.25 GB/s"),
+#     $SHA256 (64 digits)
 # --update writes the expected files from what came; read the difference before committing it.
 # shellcheck source=tests/cli/scratch.sh
 . "$(dirname "$0")/scratch.sh"
@@ -17,7 +18,8 @@ version=$(sed -n 's/^.define GLM_VERSION "\(.*\)"/\1/p' "$root/kernels/base/vers
 bad=0
 
 plain() {
-    sed -E -e "s|$scratch|\$TMP|g" -e "s|$root|\$ROOT|g" -e "s|\\b${version//./\\.}\\b|\$VERSION|g" \
+    sed -E -e "s|$scratch|\$TMP|g" -e "s|$root|\$ROOT|g" \
+        -e "s|\\b${version//./\\.}\\b|\$VERSION|g" -e 's#\b[0-9a-f]{64}\b#$SHA256#g' \
         -e 's#[0-9.]+ [kMGT]?B/s#$RATE#g' -e 's#\b[0-9]+ (min|h) [0-9]+ (s|min)\b#$TIME#g' \
         -e 's#\b[0-9]+(\.[0-9]+)? s\b#$TIME#g' -e 's#("seconds": )[0-9.e-]+#\1$TIME#' "$1"
 }
