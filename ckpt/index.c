@@ -270,24 +270,28 @@ static int chunk_piece(struct opening *o, const struct ckpt_piece *p, uint64_t *
     return 0;
 }
 
-/* Chunks lie in a shard in the order of the manifest, as plain pieces do: one pass finds overlaps. */
+/* In a shard plain pieces come first, then chunks, both in the order of the manifest: one pass over
+ * each finds overlaps. */
 static int open_chunks(struct opening *o)
 {
+    static const enum ckpt_encoding order[] = {ENC_PLAIN, ENC_ZSTD};
     uint64_t *const end = calloc((size_t)o->m->shard_count + 1, sizeof *end);
     if (!end)
         return glm_fail(o->err, GLM_ENOMEM, "%s: out of memory", o->path);
-    for (int64_t i = 0; i < o->m->piece_count; i++) {
-        const struct ckpt_piece *const p = &o->m->pieces[i];
-        if (p->encoding == ENC_ZSTD && chunk_piece(o, p, &end[p->shard]) != 0)
-            break;
-        if (p->encoding == ENC_PLAIN && p->offset < end[p->shard]) {
-            glm_fail(o->err, GLM_EFORMAT, "%s: manifest: a piece of '%s' overlaps the chunks before"
-                " it", o->path, o->m->tensors[p->tensor].name);
-            break;
-        }
-        if (p->encoding == ENC_PLAIN)
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < o->m->piece_count && o->err->code == GLM_OK; i++) {
+            const struct ckpt_piece *const p = &o->m->pieces[i];
+            if (p->encoding != order[k])
+                continue;
+            if (p->encoding == ENC_ZSTD) {
+                chunk_piece(o, p, &end[p->shard]);
+                continue;
+            }
+            if (p->offset < end[p->shard])
+                glm_fail(o->err, GLM_EFORMAT, "%s: manifest: a piece of '%s' overlaps the one"
+                    " before it", o->path, o->m->tensors[p->tensor].name);
             end[p->shard] = p->offset + p->bytes;
-    }
+        }
     free(end);
     return o->err->code;
 }

@@ -222,29 +222,37 @@ out:
     return err->code;
 }
 
-static int shard_plain_locked(struct manifest *m, int64_t no, const char *path,
+/* Gives every plain piece of the shard its room, in manifest order. The file is closed. */
+static int shard_allocate_all(struct manifest *m, int64_t no, const char *path,
     struct glm_error *err)
 {
-    hid_t file = shard_new_file(m, no, path, err), access = -1;
-    if (file < 0)
-        return err->code;
-    if (H5Fclose(file) < 0)
-        return h5_fail(err, "%s: close", path);
-    access = h5_access_list();
-    file = -1;
+    const hid_t access = h5_access_list();
+    hid_t file = -1;
     if (access >= 0 && H5Pset_alignment(access, 1, SHARD_ALIGN) >= 0)
         file = H5Fopen(path, H5F_ACC_RDWR, access);
     h5_close_list(access);
     if (file < 0)
         return h5_fail(err, "%s: reopen", path);
     for (int64_t i = 0; i < m->piece_count; i++)
-        if (m->pieces[i].shard == no && shard_allocate(file, m, &m->pieces[i], err) != 0) {
+        if (m->pieces[i].shard == no && m->pieces[i].encoding == ENC_PLAIN
+            && shard_allocate(file, m, &m->pieces[i], err) != 0) {
             glm_within(err, "%s", path);
             h5_close_file(file);
             return err->code;
         }
+    return H5Fclose(file) < 0 ? h5_fail(err, "%s: close", path) : 0;
+}
+
+static int shard_plain_locked(struct manifest *m, int64_t no, const char *path,
+    struct glm_error *err)
+{
+    const hid_t file = shard_new_file(m, no, path, err);
+    if (file < 0)
+        return err->code;
     if (H5Fclose(file) < 0)
         return h5_fail(err, "%s: close", path);
+    if (shard_allocate_all(m, no, path, err) != 0)
+        return err->code;
     return shard_length(path, &m->shards[no].bytes, err);
 }
 
@@ -286,7 +294,8 @@ static void shard_free_packed(struct packed_shard *s)
 /* Moves to the next piece of this shard at or after `from` and counts its tiles. */
 static void shard_seek_piece(struct packed_shard *s, int64_t from)
 {
-    while (from < s->m->piece_count && s->m->pieces[from].shard != s->no)
+    while (from < s->m->piece_count
+        && (s->m->pieces[from].shard != s->no || s->m->pieces[from].encoding != ENC_ZSTD))
         from++;
     s->piece = from;
     s->tile = 0;
@@ -294,6 +303,22 @@ static void shard_seek_piece(struct packed_shard *s, int64_t from)
         ? shard_piece_tiles(s->m, &s->m->pieces[from], &s->tiles)
         : 0;
     s->piece_bytes = 0;
+}
+
+/* Plain pieces of a packed shard get their room before the first chunk. */
+static int shard_reopen_packed(struct packed_shard *s, struct glm_error *err)
+{
+    const herr_t closed = H5Fclose(s->file);
+    s->file = -1;
+    if (closed < 0)
+        return h5_fail(err, "%s: close", s->path);
+    if (shard_allocate_all(s->m, s->no, s->path, err) != 0)
+        return err->code;
+    const hid_t access = h5_access_list();
+    if (access >= 0)
+        s->file = H5Fopen(s->path, H5F_ACC_RDWR, access);
+    h5_close_list(access);
+    return s->file < 0 ? h5_fail(err, "%s: reopen", s->path) : 0;
 }
 
 static int shard_packed_locked(struct packed_shard **out, struct manifest *m, int64_t no,
@@ -305,14 +330,18 @@ static int shard_packed_locked(struct packed_shard **out, struct manifest *m, in
     s->file = s->set = -1;
     s->m = m;
     s->no = no;
-    for (int64_t i = 0; i < m->piece_count; i++)
-        if (m->pieces[i].shard == no)
+    bool plain = false;
+    for (int64_t i = 0; i < m->piece_count; i++) {
+        if (m->pieces[i].shard == no && m->pieces[i].encoding == ENC_ZSTD)
             s->offset_room += shard_piece_tiles(m, &m->pieces[i], NULL);
+        plain = plain || (m->pieces[i].shard == no && m->pieces[i].encoding == ENC_PLAIN);
+    }
     s->offsets = malloc((size_t)(s->offset_room + 1) * sizeof *s->offsets);
     s->path = strdup(path);
     if (!s->offsets || !s->path)
         glm_fail(err, GLM_ENOMEM, "%s: out of memory", path);
-    else if ((s->file = shard_new_file(m, no, path, err)) >= 0)
+    else if ((s->file = shard_new_file(m, no, path, err)) >= 0
+        && (!plain || shard_reopen_packed(s, err) == 0))
         shard_seek_piece(s, 0);
     if (err->code != GLM_OK) {
         shard_free_packed(s);
@@ -525,13 +554,15 @@ static int shard_hash_all(struct shard_hash *h, const struct manifest *m,
     const struct ckpt_chunk *chunks, int64_t no, struct glm_error *err)
 {
     const uint64_t length = m->shards[no].bytes;
+    for (int64_t i = 0; i < m->piece_count; i++) { /* plain pieces come first in the file */
+        const struct ckpt_piece *const p = &m->pieces[i];
+        if (p->shard == no && p->encoding == ENC_PLAIN &&
+            shard_hash_skip(h, p->offset, p->bytes, length, err) != 0)
+            return err->code;
+    }
     for (int64_t i = 0; i < m->piece_count; i++) {
         const struct ckpt_piece *const p = &m->pieces[i];
-        if (p->shard != no)
-            continue;
-        if (p->encoding == ENC_PLAIN && shard_hash_skip(h, p->offset, p->bytes, length, err) != 0)
-            return err->code;
-        for (int64_t c = 0; p->encoding == ENC_ZSTD && c < p->chunks; c++) {
+        for (int64_t c = 0; p->shard == no && p->encoding == ENC_ZSTD && c < p->chunks; c++) {
             const struct ckpt_chunk *const k = &chunks[p->first_chunk + c];
             if (shard_hash_skip(h, k->offset, k->bytes, length, err) != 0)
                 return err->code;

@@ -49,6 +49,14 @@ static int reserve(struct plan *p, struct glm_error *err)
     return 0;
 }
 
+/* Scales stay plain in packed shards: a conversion writes a matrix's scales when its last rows are
+ * done, out of the order in which frames must come. So do the small arrays of section train. */
+static enum ckpt_encoding encoding_of(const struct plan *p, const struct ckpt_tensor *t)
+{
+    const bool scale = t->block[0] * t->block[1] > 1;
+    return scale || t->section == SECTION_TRAIN || t->rank == 0 ? ENC_PLAIN : p->o.encoding;
+}
+
 /* Adds a piece to its cell: to the volume being filled if it has room, else to a new one. */
 static int add_piece(struct plan *p, int64_t tensor, int cell, const struct rect *at,
     bool fresh, struct glm_error *err)
@@ -69,8 +77,8 @@ static int add_piece(struct plan *p, int64_t tensor, int cell, const struct rect
     p->m->pieces[p->m->piece_count++] = (struct ckpt_piece){.tensor = tensor,
         .shard = f->volumes - 1,
         .at = *at,
-        .encoding = p->o.encoding,
-        .bytes = p->o.encoding == ENC_PLAIN ? bytes : 0};
+        .encoding = encoding_of(p, &p->m->tensors[tensor]),
+        .bytes = encoding_of(p, &p->m->tensors[tensor]) == ENC_PLAIN ? bytes : 0};
     return 0;
 }
 
@@ -148,7 +156,7 @@ static int add_tensor(struct plan *p, int64_t tensor, struct glm_error *err)
     t->pieces = m->piece_count - t->first_piece;
     if (t->stack && t->pieces > 1 && sort_pieces(p, t->first_piece, err) != 0)
         return err->code;
-    for (int64_t i = t->first_piece; p->o.encoding == ENC_ZSTD && i < m->piece_count;
+    for (int64_t i = t->first_piece; encoding_of(p, t) == ENC_ZSTD && i < m->piece_count;
          i++) {
         const struct rect tiles = tile_cover(&t->grid, &m->pieces[i].at);
         m->pieces[i].first_chunk = m->chunk_count;
