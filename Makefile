@@ -169,6 +169,43 @@ bench-big: deps venv .venv/bench.stamp ## the memory measurements on 30 GB; want
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/bench/run.sh --big
 
+# ---- fuzzing ----------------------------------------------------------------------------------
+# tests/fuzz/fuzz_NAME.c starts from tests/fuzz/corpus/NAME. New finds go to build/fuzz/found/NAME.
+# Limits: no input may take 10 s or ask for 64 MiB at once.
+FUZZ_SECONDS ?= 60
+FUZZ_JOBS    ?= 1
+FUZZ_CC      ?= clang
+FUZZ_CFLAGS  := -std=c11 -D_GNU_SOURCE -g -O1 -pthread -w -I. $(PKG_CFLAGS) \
+                -fsanitize=address,undefined -fno-sanitize-recover=undefined
+FUZZERS      := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+
+build/fuzz/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(FUZZ_CC) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c $< -o $@
+
+build/fuzz/libglm.a: $(LIB_SRC:%.c=build/fuzz/obj/%.o)
+	@rm -f $@
+	ar rcs $@ $^
+
+build/fuzz/fuzz_%: build/fuzz/obj/tests/fuzz/fuzz_%.o build/fuzz/libglm.a
+	$(FUZZ_CC) $(FUZZ_CFLAGS) -fsanitize=fuzzer $^ $(LIBS) -o $@
+
+fuzzers: $(FUZZERS:%=build/fuzz/fuzz_%)
+
+fuzz-%: build/fuzz/fuzz_%
+	@mkdir -p build/fuzz/found/$*
+	@build/fuzz/fuzz_$* -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=1024 \
+	    -malloc_limit_mb=64 -print_final_stats=1 -artifact_prefix=build/fuzz/$*- \
+	    build/fuzz/found/$* tests/fuzz/corpus/$* > build/fuzz/$*.log 2>&1 \
+	    || { tail -40 build/fuzz/$*.log; echo "FAIL fuzz $*: see build/fuzz/$*.log"; exit 1; }
+	@echo "ok   fuzz $*: $$(sed -n 's/^stat::average_exec_per_sec: *//p' build/fuzz/$*.log) \
+	executions/s, $$(sed -n 's/^stat::number_of_executed_units: *//p' build/fuzz/$*.log) in all"
+
+fuzz: ## each fuzzer for FUZZ_SECONDS (60), FUZZ_JOBS (1) at a time; then the corpus' line coverage
+	+@$(MAKE) --no-print-directory -j$(JOBS) fuzzers
+	+@$(MAKE) --no-print-directory -j$(FUZZ_JOBS) $(FUZZERS:%=fuzz-%)
+	@tests/fuzz/coverage.sh
+
 # ---- checks of the source ---------------------------------------------------------------------
 C_FILES := $(filter-out build/%,$(wildcard */*.[ch] */*/*.[ch]))
 HEADERS := $(filter %.h,$(C_FILES))
@@ -246,7 +283,7 @@ config: ## what this machine has
 	    printf '%-12s ' $$t; command -v $$t || echo 'missing'; done
 	@printf 'venv         '; $(VENV) --version 2>/dev/null || echo 'missing (make venv)'
 
-.PHONY: all test-programs clean deps deps-more venv demo test test-quick test-long parity bench \
+.PHONY: fuzz fuzzers all test-programs clean deps deps-more venv demo test test-quick test-long parity bench \
         bench-big lint format layers headers install uninstall help config
 .SECONDARY:
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) build/fuzz/obj -name '*.d' 2>/dev/null)

@@ -191,39 +191,39 @@ static int make_marks(struct map *x)
     return made ? 0 : glm_fail(x->err, GLM_ENOMEM, "%s: no memory for the index", s->dir);
 }
 
-int hfdir_index(struct hf_source *s, const char *index_name, struct glm_error *err)
+int hfdir_index_text(struct hf_source *s, const char *path, const char *text, size_t size,
+    struct glm_error *err)
 {
-    char path[4096];
-    void *text = NULL;
-    size_t size, bad;
+    size_t bad;
     struct map *x = calloc(1, sizeof *x);
     if (!x)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory for the index", s->dir);
-    snprintf(path, sizeof path, "%s/%s", s->dir, index_name);
     x->s = s;
     x->err = err;
     x->total_size = -1;
-    if (dio_slurp(path, INDEX_LIMIT, &text, &size, err) != 0 || make_marks(x) != 0)
-        goto out;
-    if (!jsonin_utf8(text, size, &bad)) {
-        glm_fail(err, GLM_EFORMAT, "%s: byte %zu: not UTF-8", path, bad);
-        goto out;
-    }
     x->in = (struct jsonin){.path = path, .text = text, .size = size};
-    if (take_members(x) != 0)
-        goto out;
-    if (!x->has_map) {
+    if (!jsonin_utf8(text, size, &bad))
+        glm_fail(err, GLM_EFORMAT, "%s: byte %zu: not UTF-8", path, bad);
+    else if (make_marks(x) == 0 && take_members(x) == 0 && !x->has_map)
         glm_fail(err, GLM_EFORMAT, "%s: no weight_map in it", path);
-        goto out;
-    }
-    if (check_files(x) == 0)
+    else if (err->code == GLM_OK && check_files(x) == 0)
         check_total(x);
-out:
     for (int64_t f = 0; x->named && f < s->file_count; f++)
         free(x->named[f]);
     free(x->named);
     free(x->named_count);
     free(x);
+    return err->code;
+}
+
+int hfdir_index(struct hf_source *s, const char *index_name, struct glm_error *err)
+{
+    char path[4096];
+    void *text = NULL;
+    size_t size;
+    snprintf(path, sizeof path, "%s/%s", s->dir, index_name);
+    if (dio_slurp(path, INDEX_LIMIT, &text, &size, err) == 0)
+        hfdir_index_text(s, path, text, size, err);
     free(text);
     return err->code;
 }

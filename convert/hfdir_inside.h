@@ -54,6 +54,9 @@ int hfdir_warn(struct hf_source *s, struct glm_error *err, const char *fmt, ...)
 int hfdir_scan(struct hf_source *s, char **index_name, struct glm_error *err);
 int hfdir_headers(struct hf_source *s, int threads, struct glm_error *err);
 int hfdir_index(struct hf_source *s, const char *index_name, struct glm_error *err);
+/* The same for a text at hand; s has files with headers and takes the warnings. */
+int hfdir_index_text(struct hf_source *s, const char *path, const char *text, size_t size,
+    struct glm_error *err);
 
 /* Fills a match (s and table are set); only memory can fail, what is wrong is in the lists. */
 int hfdir_match(struct hf_match *m, struct glm_error *err);

@@ -1,0 +1,192 @@
+"""Writes the named seeds of corpus/safetensors, corpus/index_json and corpus/config: one file per
+rule, named after what it shows. Standard library only. What fuzzing found worth keeping lies beside
+them under names of hex digits and is left alone."""
+import json
+import pathlib
+
+HERE = pathlib.Path(__file__).parent
+CORPUS = HERE / "corpus"
+
+
+def put(where, name, data):
+    folder = CORPUS / where
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+def tensor(name, dtype, shape, begin, end):
+    return f'"{name}":{{"dtype":"{dtype}","shape":[{shape}],"data_offsets":[{begin},{end}]}}'
+
+
+def header(name, text, data=0):
+    text = text if isinstance(text, bytes) else text.encode()
+    put("safetensors", name, b"\0" + data.to_bytes(2, "little") + text)
+
+
+def file(name, content, length=None):
+    n = b"" if length is None else length.to_bytes(8, "little")
+    put("safetensors", name, b"\1" + n + content)
+
+
+def safetensors():
+    t = tensor
+    header("two-tensors", "{" + t("b", "BF16", "2,3", 4, 16)
+           + ',"__metadata__":{"format":"pt"},' + t("a", "F32", "", 0, 4) + "}  ", 16)
+    header("zero-sized", " {" + t("a", "F32", "0,7", 0, 0) + "," + t("b", "I8", "0", 0, 0) + "}")
+    header("escaped-name", "{" + t('a\\"\\u00e9\\n', "U8", "1", 0, 1) + "}", 1)
+    header("sub-byte", "{" + t("a", "F4", "4", 0, 2) + "," + t("b", "F6_E3M2", "4", 2, 5) + "}", 5)
+    header("sub-byte-odd", "{" + t("a", "F4", "3", 0, 2) + "}", 2)
+    header("many", "{" + ",".join(t(f"t{i}", "U8", "1", i, i + 1) for i in range(70)) + "}", 70)
+    header("empty-object", "{}")
+    header("metadata-empty", '{"__metadata__":{}}')
+    header("metadata-number", '{"__metadata__":{"a":1}}')
+    header("metadata-broken", '{"__metadata__":{"a"}}')
+    header("metadata-twice", '{"__metadata__":{},"__metadata__":{}}')
+    header("hole", "{" + t("a", "U8", "4", 0, 4) + "," + t("b", "U8", "4", 5, 9) + "}", 9)
+    header("overlap", "{" + t("a", "U8", "4", 0, 4) + "," + t("b", "U8", "4", 3, 7) + "}", 7)
+    header("trailing-bytes", "{" + t("a", "U8", "4", 0, 4) + "}", 6)
+    header("cut-data", "{" + t("a", "U8", "4", 0, 4) + "}", 3)
+    header("twice", "{" + t("a", "U8", "1", 0, 1) + "," + t("a", "U8", "1", 1, 2) + "}", 2)
+    header("wrong-size", "{" + t("a", "BF16", "4", 0, 4) + "}", 4)
+    header("overflow", "{" + t("a", "F32", "4294967296,4294967296", 0, 4) + "}", 4)
+    header("beyond-int64", "{" + t("a", "U8", "9223372036854775808", 0, 1) + "}", 1)
+    header("unknown-dtype", "{" + t("a", "F9", "1", 0, 1) + "}", 1)
+    header("rank-9", "{" + t("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) + "}", 1)
+    header("negative", "{" + t("a", "U8", "-1", 0, 1) + "}", 1)
+    header("real", "{" + t("a", "U8", "1.0", 0, 1) + "}", 1)
+    header("backwards", "{" + t("a", "U8", "1", 2, 1) + "}", 2)
+    header("offset-real", "{" + t("a", "U8", "1", "1e0", 2) + "}", 1)
+    header("no-dtype", '{"a":{"shape":[1],"data_offsets":[0,1]}}', 1)
+    header("no-shape", '{"a":{"dtype":"U8","data_offsets":[0,1]}}', 1)
+    header("no-offsets", '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}}', 1)
+    header("unknown-field", '{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"s":[1]}}', 1)
+    header("field-twice", '{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}', 1)
+    header("not-an-object", '{"a":5}')
+    header("text-value", '{"a":"x"}')
+    header("no-value", '{"a":}')
+    header("no-colon", '{"a" 1}')
+    header("no-comma", "{" + t("a", "U8", "1", 0, 1) + " 5}", 1)
+    header("no-key", "{a:1}")
+    header("no-brace", "x{}")
+    header("no-end", '{"a":{')
+    header("string-no-end", '{"a\\')
+    header("inner-string-no-end", '{"a":{"b')
+    header("text-ends", '{"a"')
+    header("after-the-object", "{}x")
+    header("brackets-mixed", '{"a":{]}')
+    header("nul-in-name", '{"a\\u0000b":{}}')
+    header("bad-escape", '{"a\\x":{}}')
+    header("raw-newline", '{"a\nb":{}}')
+    header("deep", '{"a":' + "[" * 40)
+    header("long-string", '{"a":{"dtype":"' + "x" * 66000 + '"}}')
+    header("long-key", '{"' + "k" * 66000 + '":{}}')
+    header("long-entry", '{"a":{"shape":[' + "1," * 34000 + "1]}}")
+    header("long-number", '{"a":' + "1" * 66000 + "}")
+    header("hostile-name", "{" + t("\\u001b[31m" + "n" * 200, "F9", "", 0, 1) + "}", 1)
+    header("utf8", "{" + t("é€😀aaaaaaaaaaaaaaaa", "U8", "1", 0, 1) + "}", 1)
+    for name, bad in (("alone", b"\x80"), ("overlong", b"\xe0\x80\x80"), ("surrogate", b"\xed\xa0\x80"),
+                      ("short", b"\xe2\x82"), ("beyond", b"\xf4\x90\x80\x80")):
+        header("not-utf8-" + name, b'{"' + bad + b'"')
+    file("file", b"{" + t("a", "U8", "2", 0, 2).encode() + b"}ab", 52 - 0)
+    body = b"{" + t("a", "U8", "2", 0, 2).encode() + b"}"
+    file("file-good", body + b"ab", len(body))
+    file("file-empty", b"")
+    file("file-short", b"abc")
+    file("file-length-1", b"{", 1)
+    file("file-length-huge", b"{}", 1 << 60)
+    file("file-cut-header", b"{}", 100)
+    file("file-lfs", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    file("file-html", b"\n<!DOCTYPE html><html>")
+    file("file-gzip", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03abc")
+    file("file-gzip-plausible", b"\x03\x1f\x8b" + b"\0" * 40, 20)
+    file("file-html-plausible", b"x" * 80, 0x3c)
+
+
+def index():
+    p = lambda name, text: put("index_json", name, text)
+    good = '"x":"a.safetensors","y":"a.safetensors","both":"a.safetensors","z":"b.safetensors"'
+    p("good", '{"metadata":{"total_size":4},"weight_map":{%s}}' % good)
+    p("total-size-wrong", '{"metadata":{"total_size":5},"weight_map":{%s}}' % good)
+    p("total-size-text", '{"metadata":{"total_size":"5"},"weight_map":{%s},"more":[1]}' % good)
+    p("in-two-files", ' {"weight_map":{%s}}' % good)
+    p("wrong-file", '{"weight_map":{"x":"b.safetensors"}}')
+    p("nowhere", '{"weight_map":{"ghost":"b.safetensors"}}')
+    p("no-such-file", '{"weight_map":{"x":"c.safetensors"}}')
+    p("not-named", '{"weight_map":{"x":"a.safetensors","z":"b.safetensors"}}')
+    p("stale-file", '{"weight_map":{"x":"a.safetensors","y":"a.safetensors","both":"a.safetensors"}}')
+    p("twice", '{"weight_map":{"x":"a.safetensors","x":"a.safetensors"}}')
+    p("leaves-the-folder", '{"weight_map":{"x":"../a.safetensors"}}')
+    p("map-twice", '{"weight_map":{},"weight_map":{}}')
+    p("map-list", '{"weight_map":[]}')
+    p("value-number", '{"weight_map":{"x":1}}')
+    p("value-missing", '{"weight_map":{"x":}}')
+    p("map-key", '{"weight_map":{x:1}}')
+    p("map-key-escape", '{"weight_map":{"\\x":"a"}}')
+    p("no-map", "{}")
+    p("metadata-broken", '{"metadata":{"a"}}')
+    p("metadata-no-end", '{"metadata":{')
+    p("key-escape", '{"\\x":1}')
+    p("not-an-object", "[]")
+    p("after-the-object", "{} x")
+    p("empty", "")
+    p("not-utf8", b'{"\xff":1}')
+
+
+def config():
+    base = json.loads((HERE / "../../fixtures/configs/t1.json").read_text())
+    p = lambda name, **changes: put("config", name, json.dumps(
+        {k: v for k, v in {**base, **changes}.items() if v != "GONE"}))
+    p("t1")
+    for key in base:
+        p("without-" + key, **{key: "GONE"})
+        p("bad-" + key, **{key: {"a": [1]}})
+    fp8 = {"quant_method": "fp8", "weight_block_size": [16, 16], "scale_fmt": "ue8m0"}
+    p("fp8", quantization_config=fp8)
+    p("fp8-block-32", quantization_config={**fp8, "weight_block_size": [1, 32]})
+    p("fp8-block-text", quantization_config={**fp8, "weight_block_size": "x"})
+    p("fp8-block-zero", quantization_config={**fp8, "weight_block_size": [0, 1]})
+    p("mxfp8", quantization_config={"quant_method": "mxfp8", "group_size": 32})
+    p("mxfp8-group-text", quantization_config={"quant_method": "mxfp8", "group_size": "x"})
+    p("modelopt", quantization_config={"quant_method": "modelopt", "quant_algo": "MXFP8"})
+    p("quant-unknown", quantization_config={"quant_method": "awq"})
+    p("quant-list", quantization_config=[])
+    p("torch-dtype", dtype="GONE", torch_dtype="torch.float32")
+    p("dtype-unknown", dtype="int3")
+    p("num-experts", n_routed_experts="GONE", num_experts=12)
+    p("experts-disagree", n_routed_experts="GONE", num_experts=12, num_local_experts=13)
+    p("experts-default", num_experts_per_tok="GONE", n_routed_experts=4)
+    p("groups", n_group=5)
+    p("rope-top", rope_parameters="GONE", rope_theta=1e6)
+    p("rope-disagrees", rope_theta=1e6)
+    p("rope-nested-bad", rope_parameters={"rope_theta": "x"})
+    p("bias", attention_bias=True)
+    p("mlp-bias", mlp_bias=True)
+    p("kv-heads", num_key_value_heads=4)
+    p("qk-head", qk_head_dim=41)
+    p("types-short", indexer_types=["full"])
+    p("types-word", indexer_types=["full", "full", "full", "part", "full"])
+    p("types-disagree", indexer_types=["full"] * 5)
+    p("first-shared", indexer_types=["shared"] * 5, index_topk_freq="GONE")
+    p("pattern-text", indexer_types="GONE", index_topk_pattern="FFFSS")
+    p("pattern-list", indexer_types="GONE", index_topk_pattern=["F", "F", "F", "S", "S"])
+    p("pattern-long-list", index_topk_pattern=["full", "full", "full", "shared", "shared"])
+    p("pattern-bad", index_topk_pattern="FFX")
+    p("pattern-disagrees", index_topk_pattern="FSSSS")
+    p("frequency-only", indexer_types="GONE")
+    p("frequency-no-offset", indexer_types="GONE", index_skip_topk_offset="GONE")
+    p("offset-gone", index_skip_topk_offset="GONE")
+    p("dense-by-count", mlp_layer_types="GONE")
+    p("dense-unknown", mlp_layer_types="GONE", first_k_dense_replace="GONE")
+    p("dense-count-bad", mlp_layer_types="GONE", first_k_dense_replace=-1)
+    p("long-text", model_type="x" * 300)
+    put("config", "empty", "")
+    put("config", "list", "[]")
+    put("config", "not-json", '{"model_type": "glm_moe_dsa", "hidden\x01": tru}')
+    put("config", "key-twice", '{"a": 1, "a": 2}')
+    put("config", "beyond-int64", '{"vocab_size": 99999999999999999999}')
+
+
+if __name__ == "__main__":
+    safetensors()
+    index()
+    config()
