@@ -19,8 +19,8 @@ enum { CONFIG_LIMIT = 64 << 20 };
 
 /* The row of the whole model's table that row i of the kept model's table is: the one of the same
  * layer (by its old number) at the same position among that layer's rows. */
-static const struct table_entry *old_row(const struct table *all, const struct table *t, int64_t i,
-    const struct hf_keep *keep)
+static const struct table_entry *old_row(
+    const struct table *all, const struct table *t, int64_t i, const struct hf_keep *keep)
 {
     const struct table_entry *e = &t->entries[i];
     const int layer = e->layer < 0 ? -1 : keep->layers[e->layer];
@@ -42,7 +42,8 @@ static uint64_t bytes_of(const int64_t *shape, int rank, enum glm_dtype dtype)
     return (uint64_t)n * (uint64_t)glm_dtype_bits(dtype) / 8;
 }
 
-static void count_unit(struct hf_source *s, const struct table_entry *e, const struct hf_place *unit)
+static void count_unit(
+    struct hf_source *s, const struct table_entry *e, const struct hf_place *unit)
 {
     const int skip = e->stack ? 1 : 0;
     int64_t shape[3];
@@ -53,13 +54,14 @@ static void count_unit(struct hf_source *s, const struct table_entry *e, const s
     if (unit[1].file < 0)
         return;
     for (int i = 0; i < 2 && rank >= 2; i++)
-        shape[rank - 2 + i] = (shape[rank - 2 + i] + s->scale_block[i] - 1) / s->scale_block[i];
+        shape[rank - 2 + i] =
+            (shape[rank - 2 + i] + s->scale_block[i] - 1) / s->scale_block[i];
     s->tensors++;
     s->bytes += bytes_of(shape, rank, unit[1].dtype);
 }
 
-static int fill_places(struct hf_source *s, const struct hf_match *m, const struct hf_keep *keep,
-    struct glm_error *err)
+static int fill_places(struct hf_source *s, const struct hf_match *m,
+    const struct hf_keep *keep, struct glm_error *err)
 {
     const struct table *t = s->table;
     int64_t units = 0;
@@ -69,10 +71,14 @@ static int fill_places(struct hf_source *s, const struct hf_match *m, const stru
         return glm_fail(err, GLM_ENOMEM, "%s: no memory for %" PRId64 " tensors", s->dir,
             t->hf_tensors);
     for (int64_t i = 0; i < t->count; i++) {
-        const struct table_entry *e = &t->entries[i], *old = old_row(m->table, t, i, keep);
-        if (!old || old->kind != e->kind || old->stack != e->stack || old->rank != e->rank)
-            return glm_fail(err, GLM_EFORMAT, "%s: the kept model's tensor '%s' has no counterpart "
-                "in the whole model", s->dir, e->name);
+        const struct table_entry *e = &t->entries[i],
+                                 *old = old_row(m->table, t, i, keep);
+        if (!old || old->kind != e->kind || old->stack != e->stack
+            || old->rank != e->rank)
+            return glm_fail(err, GLM_EFORMAT,
+                "%s: the kept model's tensor '%s' has no counterpart "
+                "in the whole model",
+                s->dir, e->name);
         s->first[i] = units;
         for (int64_t j = 0; j < table_members(e); j++, units++) {
             const int64_t member = e->stack && keep->experts ? keep->experts[j] : j;
@@ -106,8 +112,10 @@ static int read_config(struct hf_source *s, struct model_config *c, struct glm_e
     for (int64_t i = 0; i < s->side_count; i++)
         there = there || strcmp(s->sides[i].path, "config.json") == 0;
     if (!there)
-        return glm_fail(err, GLM_EFORMAT, "%s: no config.json in it: it says what tensors there "
-            "must be", s->dir);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: no config.json in it: it says what tensors there "
+            "must be",
+            s->dir);
     snprintf(path, sizeof path, "%s/config.json", s->dir);
     void *text;
     if (dio_slurp(path, CONFIG_LIMIT, &text, &s->config_size, err) != 0)
@@ -124,16 +132,19 @@ static int build_kept(struct hf_source *s, const struct model_config *whole,
     char path[4096], *text;
     size_t size;
     s->subset = o->subset.layers || o->subset.experts;
-    snprintf(path, sizeof path, "%s/config.json%s", s->dir, s->subset ? " (rewritten)" : "");
+    snprintf(
+        path, sizeof path, "%s/config.json%s", s->dir, s->subset ? " (rewritten)" : "");
     if (s->subset) {
-        if (hfdir_keep_config(keep, whole, s->config_text, s->config_size, &text, &size, err) != 0)
+        if (hfdir_keep_config(
+                keep, whole, s->config_text, s->config_size, &text, &size, err)
+            != 0)
             return err->code;
         free(s->config_text);
         s->config_text = text;
         s->config_size = size;
     }
-    if (config_parse(&c, path, s->config_text, s->config_size, err) != 0 ||
-        table_build(&s->table, &c, o->no_mtp, err) != 0)
+    if (config_parse(&c, path, s->config_text, s->config_size, err) != 0
+        || table_build(&s->table, &c, o->no_mtp, err) != 0)
         return err->code;
     s->has_mtp = s->table->config.num_mtp_layers > 0;
     if (!keep->experts)
@@ -157,27 +168,29 @@ static void take_scales(struct hf_source *s, const struct hf_match *m)
     s->scale_dtype = (enum glm_dtype)m->scale_dtype;
 }
 
-static int open_source(struct hf_source *s, const struct hf_options *o, struct hf_match *m,
-    struct hf_keep *keep, struct glm_error *err)
+static int open_source(struct hf_source *s, const struct hf_options *o,
+    struct hf_match *m, struct hf_keep *keep, struct glm_error *err)
 {
     struct model_config c = {0};
     struct table *whole = NULL;
     char *index_name = NULL;
-    if (hfdir_scan(s, &index_name, err) != 0 || read_config(s, &c, err) != 0 ||
-        table_build(&whole, &c, false, err) != 0)
+    if (hfdir_scan(s, &index_name, err) != 0 || read_config(s, &c, err) != 0
+        || table_build(&whole, &c, false, err) != 0)
         goto out;
     m->s = s;
     m->table = whole;
     /* The command line first: it costs nothing to check. */
-    if (hfdir_keep(keep, &whole->config, o, err) != 0 ||
-        hfdir_headers(s, o->threads, err) != 0)
+    if (hfdir_keep(keep, &whole->config, o, err) != 0
+        || hfdir_headers(s, o->threads, err) != 0)
         goto out;
     if (index_name) {
         if (hfdir_index(s, index_name, err) != 0)
             goto out;
-    } else if (s->file_count > 1 &&
-        hfdir_warn(s, err, "no index file: all %" PRId64 " safetensors files are taken together",
-            s->file_count) != 0)
+    } else if (s->file_count > 1
+        && hfdir_warn(s, err,
+               "no index file: all %" PRId64 " safetensors files are taken together",
+               s->file_count)
+            != 0)
         goto out;
     if (hfdir_match(m, err) != 0 || hfdir_check(m, keep, err) != 0)
         goto out;

@@ -10,49 +10,59 @@
 #include "convert/safetensors.h"
 
 struct hf_file {
-    char *name;              /* relative to the directory */
+    char *name; /* relative to the directory */
     struct st_header header;
-    void *header_bytes;      /* 8 + N bytes as they are in the file */
+    void *header_bytes; /* 8 + N bytes as they are in the file */
 };
 
-struct hf_side { char *path; uint64_t bytes; }; /* config.json, tokenizer..., LICENSE */
+struct hf_side {
+    char *path;
+    uint64_t bytes;
+}; /* config.json, tokenizer..., LICENSE */
 
 /* Where the full matrix of one (row, member) or of its scale lies: contiguous row-major. */
 struct hf_place {
-    int32_t file;            /* -1: not in the source */
+    int32_t file; /* -1: not in the source */
     enum glm_dtype dtype;
-    uint64_t offset;         /* absolute byte offset in the file */
+    uint64_t offset; /* absolute byte offset in the file */
 };
 
 struct hf_subset { /* --layers, --experts: NULL lists mean all. Old numbers, ascending. */
-    const int *layers; int layer_count;
-    const int *experts; int expert_count;
+    const int *layers;
+    int layer_count;
+    const int *experts;
+    int expert_count;
 };
 
 struct hf_source {
     char *dir;
-    struct table *table;            /* of the model as it will be imported (subset applied) */
-    struct hf_file *files; int64_t file_count;
-    struct hf_side *sides; int64_t side_count;
-    char *config_text; size_t config_size;  /* config.json to store: rewritten for a subset */
-    bool fused;                     /* experts came as gate_up_proj / down_proj stacks */
+    struct table *table; /* of the model as it will be imported (subset applied) */
+    struct hf_file *files;
+    int64_t file_count;
+    struct hf_side *sides;
+    int64_t side_count;
+    char *config_text;
+    size_t config_size; /* config.json to store: rewritten for a subset */
+    bool fused;         /* experts came as gate_up_proj / down_proj stacks */
     bool has_mtp, subset;
-    const int *experts;             /* kept experts (old numbers) or NULL; owned */
+    const int *experts; /* kept experts (old numbers) or NULL; owned */
     /* scales: "" none, ".weight_scale_inv", ".weight_scale", ".scale" as found in the source */
     char scale_suffix[32];
-    int64_t scale_block[2];         /* rows, columns of weight per scale element: 128,128 or 1,32 */
-    enum glm_dtype scale_dtype;     /* F32, BF16 or F8_E8M0 (U8 in MXFP8 counts as F8_E8M0) */
-    char **warnings; int warning_count;
-    int64_t tensors;                /* Hugging Face tensors used */
-    uint64_t bytes;                 /* of them */
-    struct hf_place *places;        /* private layout: hfdir_place */
-    int64_t *first;                 /* private: an entry's first unit in places */
+    int64_t
+        scale_block[2]; /* rows, columns of weight per scale element: 128,128 or 1,32 */
+    enum glm_dtype scale_dtype; /* F32, BF16 or F8_E8M0 (U8 in MXFP8 counts as F8_E8M0) */
+    char **warnings;
+    int warning_count;
+    int64_t tensors;         /* Hugging Face tensors used */
+    uint64_t bytes;          /* of them */
+    struct hf_place *places; /* private layout: hfdir_place */
+    int64_t *first;          /* private: an entry's first unit in places */
 };
 
 struct hf_options {
     bool no_mtp;
     struct hf_subset subset;
-    int threads;                    /* headers read at the same time */
+    int threads; /* headers read at the same time */
 };
 
 /* "0-3,78" to ascending numbers (malloc'd, each once): GLM_EUSAGE names option and place. */

@@ -39,7 +39,9 @@ static struct hf_names collect(const struct check *k, unit_test *picks, bool sca
             if (!kept(k, e, j) || !picks(k, e, &k->m->places[2 * (k->m->first[i] + j)]))
                 continue;
             table_member_name(e, j, name, sizeof name);
-            if (scales && table_scale_name(name, hfdir_suffixes[suffix], scale, sizeof scale) > 0)
+            if (scales
+                && table_scale_name(name, hfdir_suffixes[suffix], scale, sizeof scale)
+                    > 0)
                 hfdir_list(&n, "%s", scale);
             else
                 hfdir_list(&n, "%s", name);
@@ -47,7 +49,8 @@ static struct hf_names collect(const struct check *k, unit_test *picks, bool sca
     return n;
 }
 
-static bool lacks(const struct check *k, const struct table_entry *e, const struct hf_place *unit)
+static bool lacks(
+    const struct check *k, const struct table_entry *e, const struct hf_place *unit)
 {
     (void)k, (void)e;
     return unit[0].file < 0;
@@ -106,14 +109,15 @@ static bool odd_member(
     const struct hf_place *all = &k->m->places[2 * k->m->first[e - k->m->table->entries]];
     for (int64_t j = 0; j < table_members(e); j++)
         if (k->experts[j] && all[2 * j].file >= 0)
-            return all[2 * j].dtype != unit[0].dtype || all[2 * j + 1].dtype != unit[1].dtype;
+            return all[2 * j].dtype != unit[0].dtype
+                || all[2 * j + 1].dtype != unit[1].dtype;
     return false;
 }
 
 static int fail(const struct check *k, const struct hf_names *n, const char *what)
 {
-    return glm_fail(k->err, GLM_EFORMAT, "%s: %" PRId64 " %s: %s%s", k->m->s->dir, n->count, what,
-        n->text, n->count > HF_LISTED ? ", …" : "");
+    return glm_fail(k->err, GLM_EFORMAT, "%s: %" PRId64 " %s: %s%s", k->m->s->dir,
+        n->count, what, n->text, n->count > HF_LISTED ? ", …" : "");
 }
 
 static int fail_if(const struct check *k, struct hf_names n, const char *what)
@@ -128,10 +132,12 @@ static int check_suffixes(const struct check *k)
     for (int i = 0; i < HF_SUFFIXES; i++) {
         const struct hf_names *n = &k->m->suffixes[i];
         if (n->count && first)
-            return glm_fail(k->err, GLM_EFORMAT, "%s: two names for scales in one model: %" PRId64
-                " end in %s (%.200s%s), %" PRId64 " in %s (%.200s%s)", k->m->s->dir, first->count,
-                hfdir_suffixes[a], first->text, first->count > 2 ? ", …" : "", n->count,
-                hfdir_suffixes[i], n->text, n->count > 2 ? ", …" : "");
+            return glm_fail(k->err, GLM_EFORMAT,
+                "%s: two names for scales in one model: %" PRId64
+                " end in %s (%.200s%s), %" PRId64 " in %s (%.200s%s)",
+                k->m->s->dir, first->count, hfdir_suffixes[a], first->text,
+                first->count > 2 ? ", …" : "", n->count, hfdir_suffixes[i], n->text,
+                n->count > 2 ? ", …" : "");
         if (n->count) {
             first = n;
             a = i;
@@ -145,17 +151,22 @@ static int check_scales(const struct check *k)
     const struct hf_match *m = k->m;
     const bool named = m->table->config.quant_method[0] != '\0';
     if (m->unsettled.count)
-        return fail(k, &m->unsettled, named
-            ? "scales whose block size is unknown, since quantization_config in config.json has no "
-              "weight_block_size; it is not guessed"
-            : "scales whose meaning is unknown, since config.json has no quantization_config");
-    if (fail_if(k, m->bad_scales, strcmp(m->table->config.quant_method, "mxfp8") == 0
-            ? "scales of a type that is none for mxfp8 (F8_E8M0 or U8)"
-            : "scales of a type that is none for fp8 (F32, BF16 or F8_E8M0)") != 0)
+        return fail(k, &m->unsettled,
+            named ? "scales whose block size is unknown, since quantization_config in "
+                    "config.json has no "
+                    "weight_block_size; it is not guessed"
+                  : "scales whose meaning is unknown, since config.json has no "
+                    "quantization_config");
+    if (fail_if(k, m->bad_scales,
+            strcmp(m->table->config.quant_method, "mxfp8") == 0
+                ? "scales of a type that is none for mxfp8 (F8_E8M0 or U8)"
+                : "scales of a type that is none for fp8 (F32, BF16 or F8_E8M0)")
+        != 0)
         return k->err->code;
     if (m->other_scales.count) {
         char what[128];
-        snprintf(what, sizeof what, "scales of another type than the others, which are %s",
+        snprintf(what, sizeof what,
+            "scales of another type than the others, which are %s",
             glm_dtype_name((enum glm_dtype)m->scale_dtype));
         return fail(k, &m->other_scales, what);
     }
@@ -171,11 +182,15 @@ static int check_indexers(const struct check *k)
     for (int64_t i = 0; i < m->table->count; i++) {
         const struct table_entry *e = &m->table->entries[i];
         if (e->kind == KIND_INDEXER && m->places[2 * m->first[i]].file < 0)
-            return glm_fail(k->err, GLM_EFORMAT, "%s: indexers stand in the wrong layer: layer %d "
-                "lacks, layer %d has one too many", m->s->dir, e->layer, m->stray_layer);
+            return glm_fail(k->err, GLM_EFORMAT,
+                "%s: indexers stand in the wrong layer: layer %d "
+                "lacks, layer %d has one too many",
+                m->s->dir, e->layer, m->stray_layer);
     }
-    return glm_fail(k->err, GLM_EFORMAT, "%s: layer %d has an indexer, but by config.json it "
-        "shares the index set of a layer below: %s", m->s->dir, m->stray_layer, m->extra.text);
+    return glm_fail(k->err, GLM_EFORMAT,
+        "%s: layer %d has an indexer, but by config.json it "
+        "shares the index set of a layer below: %s",
+        m->s->dir, m->stray_layer, m->extra.text);
 }
 
 static int check_complete(const struct check *k)
@@ -184,11 +199,14 @@ static int check_complete(const struct check *k)
     const struct hf_names missing = collect(k, lacks, false);
     const struct hf_names mtp = collect(k, lacks_mtp, false);
     if (mtp.count && collect(k, has_mtp, false).count == 0 && mtp.count == missing.count)
-        return fail(k, &mtp, "tensors missing, all of the MTP layer that config.json promises "
+        return fail(k, &mtp,
+            "tensors missing, all of the MTP layer that config.json promises "
             "(transformers drops it on saving; --no-mtp imports the rest)");
     if (missing.count && m->extra.count)
-        return glm_fail(k->err, GLM_EFORMAT, "%s: %" PRId64 " tensors missing: %.350s%s; %" PRId64
-            " extra that the model does not have: %.350s%s", m->s->dir, missing.count, missing.text,
+        return glm_fail(k->err, GLM_EFORMAT,
+            "%s: %" PRId64 " tensors missing: %.350s%s; %" PRId64
+            " extra that the model does not have: %.350s%s",
+            m->s->dir, missing.count, missing.text,
             missing.count > HF_LISTED ? ", …" : "", m->extra.count, m->extra.text,
             m->extra.count > HF_LISTED ? ", …" : "");
     if (fail_if(k, missing, "tensors missing") != 0)
@@ -199,22 +217,27 @@ static int check_complete(const struct check *k)
 static int run(const struct check *k)
 {
     const struct hf_match *m = k->m;
-    if (check_suffixes(k) != 0 ||
-        fail_if(k, m->twice, "tensors given more than once") != 0 ||
-        fail_if(k, m->misshapen, "tensors misshapen") != 0 ||
-        check_scales(k) != 0 || check_indexers(k) != 0 ||
-        fail_if(k, collect(k, scale_alone, true), "scales without their weight") != 0 ||
-        check_complete(k) != 0 ||
-        fail_if(k, collect(k, code_alone, false), "FP8 weights without their scale") != 0 ||
-        fail_if(k, collect(k, scaled_value, false), "weights with a scale that are not FP8") != 0 ||
-        fail_if(k, collect(k, odd_member, false),
-            "experts of another type than the first of their stack") != 0)
+    if (check_suffixes(k) != 0
+        || fail_if(k, m->twice, "tensors given more than once") != 0
+        || fail_if(k, m->misshapen, "tensors misshapen") != 0 || check_scales(k) != 0
+        || check_indexers(k) != 0
+        || fail_if(k, collect(k, scale_alone, true), "scales without their weight") != 0
+        || check_complete(k) != 0
+        || fail_if(k, collect(k, code_alone, false), "FP8 weights without their scale")
+            != 0
+        || fail_if(k, collect(k, scaled_value, false),
+               "weights with a scale that are not FP8")
+            != 0
+        || fail_if(k, collect(k, odd_member, false),
+               "experts of another type than the first of their stack")
+            != 0)
         return k->err->code;
     return fail_if(k, collect(k, cut_and_scaled, false),
         "routers with scales, whose rows --experts cannot cut");
 }
 
-int hfdir_check(const struct hf_match *m, const struct hf_keep *keep, struct glm_error *err)
+int hfdir_check(
+    const struct hf_match *m, const struct hf_keep *keep, struct glm_error *err)
 {
     const struct model_config *c = &m->table->config;
     const size_t layers = (size_t)(c->num_hidden_layers + c->num_mtp_layers);

@@ -16,10 +16,10 @@ enum { INDEX_LIMIT = 256 << 20, OTHER_CAP = 8 << 20 };
 
 struct map {
     struct hf_source *s;
-    struct jsonin in;           /* over the whole file */
-    unsigned char **named;      /* [file][tensor]: the map names it */
-    int64_t *named_count;       /* [file] */
-    int64_t total_size;         /* -1: not given */
+    struct jsonin in;      /* over the whole file */
+    unsigned char **named; /* [file][tensor]: the map names it */
+    int64_t *named_count;  /* [file] */
+    int64_t total_size;    /* -1: not given */
     bool has_map;
     char name[JSONIN_MAX_STRING + 1], file[JSONIN_MAX_STRING + 1];
     char shown[JSONIN_SHOWN], shown_file[JSONIN_SHOWN];
@@ -43,7 +43,8 @@ static int64_t find_file(const struct hf_source *s, const char *name)
 }
 
 /* Another file that has the tensor; -1 if none. */
-static int64_t elsewhere(const struct hf_source *s, int64_t not_in, const char *name, size_t length)
+static int64_t elsewhere(
+    const struct hf_source *s, int64_t not_in, const char *name, size_t length)
 {
     for (int64_t i = 0; i < s->file_count; i++)
         if (i != not_in && st_find(&s->files[i].header, name, length))
@@ -56,20 +57,28 @@ static int take_pair(struct map *x, size_t at, size_t length, size_t file_length
     struct hf_source *s = x->s;
     const char *trouble = hfdir_name_trouble(x->file, file_length);
     if (trouble)
-        return glm_fail(x->err, GLM_EFORMAT, "%s: byte %zu: weight_map sends '%s' to the file '%s',"
-            " whose name %s", x->in.path, at, x->shown, x->shown_file, trouble);
+        return glm_fail(x->err, GLM_EFORMAT,
+            "%s: byte %zu: weight_map sends '%s' to the file '%s',"
+            " whose name %s",
+            x->in.path, at, x->shown, x->shown_file, trouble);
     const int64_t f = find_file(s, x->file);
     if (f < 0)
-        return glm_fail(x->err, GLM_EFORMAT, "%s: byte %zu: the file %s, which weight_map names for"
-            " '%s', is not there", x->in.path, at, x->shown_file, x->shown);
+        return glm_fail(x->err, GLM_EFORMAT,
+            "%s: byte %zu: the file %s, which weight_map names for"
+            " '%s', is not there",
+            x->in.path, at, x->shown_file, x->shown);
     const struct st_tensor *t = st_find(&s->files[f].header, x->name, length);
     if (!t) {
         const int64_t other = elsewhere(s, f, x->name, length);
         if (other >= 0)
-            return glm_fail(x->err, GLM_EFORMAT, "%s: byte %zu: weight_map says that '%s' is in %s,"
-                " but it is in %s", x->in.path, at, x->shown, x->shown_file, s->files[other].name);
-        return glm_fail(x->err, GLM_EFORMAT, "%s: byte %zu: weight_map names '%s' in %s, but the "
-            "file does not have it, nor has any other", x->in.path, at, x->shown, x->shown_file);
+            return glm_fail(x->err, GLM_EFORMAT,
+                "%s: byte %zu: weight_map says that '%s' is in %s,"
+                " but it is in %s",
+                x->in.path, at, x->shown, x->shown_file, s->files[other].name);
+        return glm_fail(x->err, GLM_EFORMAT,
+            "%s: byte %zu: weight_map names '%s' in %s, but the "
+            "file does not have it, nor has any other",
+            x->in.path, at, x->shown, x->shown_file);
     }
     unsigned char *mark = &x->named[f][t - s->files[f].header.tensors];
     if (*mark)
@@ -82,13 +91,14 @@ static int take_pair(struct map *x, size_t at, size_t length, size_t file_length
 
 static int take_map(struct map *x, const struct jsonin_slice *map)
 {
-    struct jsonin in = {.path = x->in.path, .text = map->text, .size = map->size, .base = map->at};
+    struct jsonin in = {
+        .path = x->in.path, .text = map->text, .size = map->size, .base = map->at};
     struct jsonin_slice key, value;
     size_t length, file_length;
     bool end;
     if (x->has_map)
-        return glm_fail(x->err, GLM_EFORMAT, "%s: byte %zu: weight_map is given twice", in.path,
-            map->at);
+        return glm_fail(x->err, GLM_EFORMAT, "%s: byte %zu: weight_map is given twice",
+            in.path, map->at);
     x->has_map = true;
     if (jsonin_open(&in, x->err) != 0)
         return glm_within(x->err, "weight_map");
@@ -137,8 +147,10 @@ static int take_members(struct map *x)
         const bool map = strcmp(x->name, "weight_map") == 0;
         const bool metadata = strcmp(x->name, "metadata") == 0;
         jsonin_shown(x->name, length, x->shown);
-        if (jsonin_value(&x->in, map ? INDEX_LIMIT : OTHER_CAP, x->shown, &value, x->err) != 0 ||
-            (map && take_map(x, &value) != 0) || (metadata && take_metadata(x, &value) != 0))
+        if (jsonin_value(&x->in, map ? INDEX_LIMIT : OTHER_CAP, x->shown, &value, x->err)
+                != 0
+            || (map && take_map(x, &value) != 0)
+            || (metadata && take_metadata(x, &value) != 0))
             return x->err->code;
     }
 }
@@ -150,9 +162,10 @@ static int check_files(struct map *x)
     for (int64_t f = 0; f < s->file_count; f++) {
         const struct hf_file *file = &s->files[f];
         if (x->named_count[f] == 0 && file->header.count > 0)
-            return glm_fail(x->err, GLM_EFORMAT, "%s: the file %s is there but weight_map does not "
-                "name it: left over from another save? Remove it or the index", x->in.path,
-                file->name);
+            return glm_fail(x->err, GLM_EFORMAT,
+                "%s: the file %s is there but weight_map does not "
+                "name it: left over from another save? Remove it or the index",
+                x->in.path, file->name);
         for (int64_t i = 0; i < file->header.count; i++) {
             if (x->named[f][i])
                 continue;
@@ -160,10 +173,12 @@ static int check_files(struct map *x)
             const int64_t other = elsewhere(s, f, t->name, t->name_length);
             jsonin_shown(t->name, t->name_length, x->shown);
             if (other >= 0)
-                return glm_fail(x->err, GLM_EFORMAT, "%s: '%s' is in two files, %s and %s",
-                    x->in.path, x->shown, file->name, s->files[other].name);
-            return glm_fail(x->err, GLM_EFORMAT, "%s: weight_map does not name '%s', which %s has",
-                x->in.path, x->shown, file->name);
+                return glm_fail(x->err, GLM_EFORMAT,
+                    "%s: '%s' is in two files, %s and %s", x->in.path, x->shown,
+                    file->name, s->files[other].name);
+            return glm_fail(x->err, GLM_EFORMAT,
+                "%s: weight_map does not name '%s', which %s has", x->in.path, x->shown,
+                file->name);
         }
     }
     return 0;
@@ -175,8 +190,9 @@ static int check_total(struct map *x)
     for (int64_t f = 0; f < x->s->file_count; f++)
         total += x->s->files[f].header.file_size - x->s->files[f].header.data_start;
     if (x->total_size >= 0 && (uint64_t)x->total_size != total)
-        return hfdir_warn(x->s, x->err, "%s: total_size says %" PRId64 " bytes, the tensors have %"
-            PRIu64, x->in.path, x->total_size, total);
+        return hfdir_warn(x->s, x->err,
+            "%s: total_size says %" PRId64 " bytes, the tensors have %" PRIu64,
+            x->in.path, x->total_size, total);
     return 0;
 }
 

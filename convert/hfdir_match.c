@@ -19,7 +19,8 @@
 
 enum { UNITS_MAX = 4000000 };
 
-const char *const hfdir_suffixes[HF_SUFFIXES] = {".weight_scale_inv", ".weight_scale", ".scale"};
+const char *const hfdir_suffixes[HF_SUFFIXES] = {
+    ".weight_scale_inv", ".weight_scale", ".scale"};
 
 /* The fused layout's names have no ".weight", so its scales have suffixes of their own. */
 static const char *const fused_suffixes[HF_SUFFIXES] = {"_scale_inv", "_scale", NULL};
@@ -60,14 +61,15 @@ static const struct table_entry *stack_row(
 {
     char row[HF_NAME];
     int64_t member;
-    const int n = snprintf(row, sizeof row, "%.*s.mlp.experts.%s.weight", (int)stem, name,
-        projection);
-    const struct table_entry *e = n > 0 && (size_t)n < sizeof row
-        ? table_find(t, row, (size_t)n, &member) : NULL;
+    const int n = snprintf(
+        row, sizeof row, "%.*s.mlp.experts.%s.weight", (int)stem, name, projection);
+    const struct table_entry *e =
+        n > 0 && (size_t)n < sizeof row ? table_find(t, row, (size_t)n, &member) : NULL;
     return e && e->stack ? e : NULL;
 }
 
-static bool find_fused(const struct table *t, const char *name, size_t length, struct target *out)
+static bool find_fused(
+    const struct table *t, const char *name, size_t length, struct target *out)
 {
     size_t stem = length;
     if (length >= HF_NAME / 2)
@@ -89,7 +91,8 @@ static bool find_fused(const struct table *t, const char *name, size_t length, s
     return out->entry != NULL;
 }
 
-static bool find_target(const struct table *t, const char *name, size_t length, struct target *out)
+static bool find_target(
+    const struct table *t, const char *name, size_t length, struct target *out)
 {
     char weight[HF_NAME];
     *out = (struct target){.suffix = -1};
@@ -136,8 +139,8 @@ static void shape_text(char *out, size_t size, const int64_t *shape, int rank)
         snprintf(out + at, size - at, "]");
 }
 
-static bool check_shape(struct hf_match *m, const struct target *t, const struct st_tensor *s,
-    const char *shown, const char *file)
+static bool check_shape(struct hf_match *m, const struct target *t,
+    const struct st_tensor *s, const char *shown, const char *file)
 {
     int64_t want[3];
     char is[200], should[100];
@@ -151,10 +154,11 @@ static bool check_shape(struct hf_match *m, const struct target *t, const struct
 }
 
 /* Enters the place of one member, unless it has one. */
-static void place(struct hf_match *m, const struct table_entry *e, int64_t member, bool scale,
-    const struct hf_place *p, const char *shown)
+static void place(struct hf_match *m, const struct table_entry *e, int64_t member,
+    bool scale, const struct hf_place *p, const char *shown)
 {
-    struct hf_place *at = &m->places[2 * (m->first[e - m->table->entries] + member) + scale];
+    struct hf_place *at =
+        &m->places[2 * (m->first[e - m->table->entries] + member) + scale];
     if (at->file >= 0)
         hfdir_list(&m->twice, "%s in %s and %s", shown, m->s->files[at->file].name,
             m->s->files[p->file].name);
@@ -163,8 +167,8 @@ static void place(struct hf_match *m, const struct table_entry *e, int64_t membe
 }
 
 /* Cuts a tensor of the right shape into its members; in gate_up each member is cut in two. */
-static void place_all(struct hf_match *m, const struct target *t, const struct st_tensor *s,
-    struct hf_place at, const char *shown)
+static void place_all(struct hf_match *m, const struct target *t,
+    const struct st_tensor *s, struct hf_place at, const char *shown)
 {
     const struct table_entry *e = t->entry;
     const bool scale = t->suffix >= 0;
@@ -172,13 +176,14 @@ static void place_all(struct hf_match *m, const struct target *t, const struct s
     const uint64_t parts = (uint64_t)members * (t->up ? 2 : 1);
     const uint64_t each = parts ? (s->end - s->begin) / parts : 0;
     if (each * parts != s->end - s->begin) {
-        hfdir_list(&m->misshapen, "%s in %s: an expert is no whole number of bytes", shown,
-            m->s->files[at.file].name);
+        hfdir_list(&m->misshapen, "%s in %s: an expert is no whole number of bytes",
+            shown, m->s->files[at.file].name);
         return;
     }
     if (t->up && scale && e->shape[1] % m->block[0] != 0) {
-        hfdir_list(&m->misshapen, "%s in %s: a block of %" PRId64 " rows lies across gate and up",
-            shown, m->s->files[at.file].name, m->block[0]);
+        hfdir_list(&m->misshapen,
+            "%s in %s: a block of %" PRId64 " rows lies across gate and up", shown,
+            m->s->files[at.file].name, m->block[0]);
         return;
     }
     for (int64_t i = 0; i < members; i++) {
@@ -196,15 +201,16 @@ static void place_all(struct hf_match *m, const struct target *t, const struct s
 }
 
 /* A type that scales can have; U8 only where the configuration says MXFP8 (it then is E8M0). */
-static bool scale_type(const struct hf_match *m, enum glm_dtype dtype, enum glm_dtype *counts_as)
+static bool scale_type(
+    const struct hf_match *m, enum glm_dtype dtype, enum glm_dtype *counts_as)
 {
     const bool mx = strcmp(m->table->config.quant_method, "mxfp8") == 0;
     *counts_as = mx && dtype == GLM_U8 ? GLM_F8_E8M0 : dtype;
     return *counts_as == GLM_F8_E8M0 || (!mx && (dtype == GLM_F32 || dtype == GLM_BF16));
 }
 
-static bool check_scale(struct hf_match *m, const struct target *t, const struct st_tensor *s,
-    const char *shown)
+static bool check_scale(struct hf_match *m, const struct target *t,
+    const struct st_tensor *s, const char *shown)
 {
     enum glm_dtype dtype;
     hfdir_list(&m->suffixes[t->suffix], "%s", shown);
@@ -231,8 +237,10 @@ static int indexer_layer(const struct table *t, const char *name)
         return -1;
     char *end;
     const long n = strtol(p + 8, &end, 10);
-    return end != p + 8 && *end == '.' && n >= 0 && n < t->config.num_hidden_layers &&
-        !t->config.layer_owns_indexer[n] ? (int)n : -1;
+    return end != p + 8 && *end == '.' && n >= 0 && n < t->config.num_hidden_layers
+            && !t->config.layer_owns_indexer[n]
+        ? (int)n
+        : -1;
 }
 
 static void take_tensor(struct hf_match *m, int64_t f, const struct st_tensor *s)
@@ -255,7 +263,8 @@ static void take_tensor(struct hf_match *m, int64_t f, const struct st_tensor *s
         return;
     if (!check_shape(m, &t, s, shown, file->name))
         return;
-    const struct hf_place at = {.file = (int32_t)f, .dtype = s->dtype,
+    const struct hf_place at = {.file = (int32_t)f,
+        .dtype = s->dtype,
         .offset = file->header.data_start + s->begin};
     place_all(m, &t, s, at, shown);
 }
@@ -266,20 +275,22 @@ int hfdir_match(struct hf_match *m, struct glm_error *err)
     m->scale_dtype = m->stray_layer = -1;
     m->first = malloc(((size_t)t->count + 1) * sizeof *m->first);
     if (!m->first)
-        return glm_fail(err, GLM_ENOMEM, "%s: no memory to match %" PRId64 " rows", m->s->dir,
-            t->count);
+        return glm_fail(err, GLM_ENOMEM, "%s: no memory to match %" PRId64 " rows",
+            m->s->dir, t->count);
     m->units = 0;
     for (int64_t i = 0; i < t->count; i++) {
         m->first[i] = m->units;
         m->units += table_members(&t->entries[i]);
     }
     if (m->units > UNITS_MAX) /* a hostile config.json must not cost gigabytes */
-        return glm_fail(err, GLM_EFORMAT, "%s/config.json: describes %" PRId64 " tensors, more than "
-            "the %d that are read", m->s->dir, m->units, UNITS_MAX);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s/config.json: describes %" PRId64 " tensors, more than "
+            "the %d that are read",
+            m->s->dir, m->units, UNITS_MAX);
     m->places = malloc(((size_t)m->units + 1) * 2 * sizeof *m->places);
     if (!m->places)
-        return glm_fail(err, GLM_ENOMEM, "%s: no memory for %" PRId64 " tensors", m->s->dir,
-            m->units);
+        return glm_fail(err, GLM_ENOMEM, "%s: no memory for %" PRId64 " tensors",
+            m->s->dir, m->units);
     for (int64_t i = 0; i < 2 * m->units; i++)
         m->places[i] = (struct hf_place){.file = -1};
     const struct model_config *c = &t->config;

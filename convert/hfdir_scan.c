@@ -47,8 +47,9 @@ static bool is_reserved(const char *name, size_t length)
     for (size_t i = 0; i < 4; i++)
         if (stem == 3 && strncasecmp(name, devices[i], 3) == 0)
             return true;
-    return stem == 4 && (strncasecmp(name, "COM", 3) == 0 || strncasecmp(name, "LPT", 3) == 0) &&
-        name[3] >= '0' && name[3] <= '9';
+    return stem == 4
+        && (strncasecmp(name, "COM", 3) == 0 || strncasecmp(name, "LPT", 3) == 0)
+        && name[3] >= '0' && name[3] <= '9';
 }
 
 const char *hfdir_name_trouble(const char *name, size_t length)
@@ -66,8 +67,8 @@ const char *hfdir_name_trouble(const char *name, size_t length)
         if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
             return "holds a control character";
     for (size_t i = 0; i + 1 < length; i++)
-        if (name[i] == '.' && name[i + 1] == '.' && (i == 0 || name[i - 1] == '/') &&
-            (i + 2 == length || name[i + 2] == '/'))
+        if (name[i] == '.' && name[i + 1] == '.' && (i == 0 || name[i - 1] == '/')
+            && (i + 2 == length || name[i + 2] == '/'))
             return "leads out of the folder by '..'";
     if (memchr(name, '/', length))
         return "lies in a sub-folder";
@@ -98,12 +99,12 @@ enum role { ROLE_DATA, ROLE_INDEX, ROLE_SIDE, ROLE_FORMAT, ROLE_OTHER };
 
 static enum role role_of(const char *name)
 {
-    static const char *const formats[] = {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".onnx",
-        ".msgpack", ".npz", ".bin.index.json", NULL};
-    static const char *const starts[] = {"tokenizer", "chat_template", "chat-template", "README",
-        "LICENSE", "NOTICE", NULL};
-    static const char *const ends[] = {".json", ".jinja", ".model", ".txt", ".md", ".tiktoken",
-        NULL};
+    static const char *const formats[] = {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5",
+        ".onnx", ".msgpack", ".npz", ".bin.index.json", NULL};
+    static const char *const starts[] = {"tokenizer", "chat_template", "chat-template",
+        "README", "LICENSE", "NOTICE", NULL};
+    static const char *const ends[] = {
+        ".json", ".jinja", ".model", ".txt", ".md", ".tiktoken", NULL};
     if (ends_in(name, ".safetensors.index.json"))
         return ROLE_INDEX;
     /* Somewhere in the name: "model.safetensors-00001-of-00014" is one of the habits. */
@@ -114,13 +115,15 @@ static enum role role_of(const char *name)
     return any(name, starts, false) || any(name, ends, true) ? ROLE_SIDE : ROLE_OTHER;
 }
 
-static int add_side(struct hf_source *s, const char *name, uint64_t bytes, struct glm_error *err)
+static int add_side(
+    struct hf_source *s, const char *name, uint64_t bytes, struct glm_error *err)
 {
     if (bytes > SIDE_LIMIT)
         return glm_fail(err, GLM_EFORMAT,
-            "%s/%s: %" PRIu64 " bytes are over the %d that a side file may have", s->dir, name,
-            bytes, SIDE_LIMIT);
-    struct hf_side *grown = realloc(s->sides, ((size_t)s->side_count + 1) * sizeof *grown);
+            "%s/%s: %" PRIu64 " bytes are over the %d that a side file may have", s->dir,
+            name, bytes, SIDE_LIMIT);
+    struct hf_side *grown =
+        realloc(s->sides, ((size_t)s->side_count + 1) * sizeof *grown);
     if (grown)
         s->sides = grown;
     char *path = strdup(name);
@@ -128,13 +131,15 @@ static int add_side(struct hf_source *s, const char *name, uint64_t bytes, struc
         free(path);
         return glm_fail(err, GLM_ENOMEM, "%s: no memory for its list of files", s->dir);
     }
-    s->sides[s->side_count++] = (struct hf_side){path, bytes};
+    s->sides[s->side_count].path = path;
+    s->sides[s->side_count++].bytes = bytes;
     return 0;
 }
 
 static int add_file(struct hf_source *s, const char *name, struct glm_error *err)
 {
-    struct hf_file *grown = realloc(s->files, ((size_t)s->file_count + 1) * sizeof *grown);
+    struct hf_file *grown =
+        realloc(s->files, ((size_t)s->file_count + 1) * sizeof *grown);
     if (grown)
         s->files = grown;
     char *copy = strdup(name);
@@ -147,15 +152,17 @@ static int add_file(struct hf_source *s, const char *name, struct glm_error *err
 }
 
 /* Two indexes: the usual name wins if it is one of them, else nobody can say which holds. */
-static int add_index(struct hf_source *s, const char *name, char **index, struct glm_error *err)
+static int add_index(
+    struct hf_source *s, const char *name, char **index, struct glm_error *err)
 {
     static const char usual[] = "model.safetensors.index.json";
     if (*index) {
         const bool new_wins = strcmp(name, usual) == 0;
         if (!new_wins && strcmp(*index, usual) != 0)
-            return glm_fail(err, GLM_EFORMAT, "%s: two index files, %s and %s: remove one", s->dir,
-                *index, name);
-        if (hfdir_warn(s, err, "%s: a second index, ignored", new_wins ? *index : name) != 0)
+            return glm_fail(err, GLM_EFORMAT,
+                "%s: two index files, %s and %s: remove one", s->dir, *index, name);
+        if (hfdir_warn(s, err, "%s: a second index, ignored", new_wins ? *index : name)
+            != 0)
             return err->code;
         if (!new_wins)
             return 0;
@@ -165,19 +172,22 @@ static int add_index(struct hf_source *s, const char *name, char **index, struct
     return *index ? 0 : glm_fail(err, GLM_ENOMEM, "%s: no memory", s->dir);
 }
 
-static int take(struct hf_source *s, const char *name, char **index, struct glm_error *err)
+static int take(
+    struct hf_source *s, const char *name, char **index, struct glm_error *err)
 {
     char shown[JSONIN_SHOWN], path[4096];
     struct stat st;
     const char *trouble = hfdir_name_trouble(name, strlen(name));
     if (trouble)
-        return glm_fail(err, GLM_EFORMAT, "%s: the file name '%s' %s: rename or remove it", s->dir,
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: the file name '%s' %s: rename or remove it", s->dir,
             jsonin_shown(name, strlen(name), shown), trouble);
     snprintf(path, sizeof path, "%s/%s", s->dir, name);
     if (stat(path, &st) != 0) {
         if (errno == ENOENT || errno == ELOOP)
             return glm_fail(err, GLM_EFORMAT,
-                "%s: a link to a file that is not there: the download is not complete", path);
+                "%s: a link to a file that is not there: the download is not complete",
+                path);
         return glm_fail_errno(err, "%s: stat", path);
     }
     if (S_ISDIR(st.st_mode))
@@ -185,14 +195,19 @@ static int take(struct hf_source *s, const char *name, char **index, struct glm_
     if (!S_ISREG(st.st_mode))
         return hfdir_warn(s, err, "%s: not a regular file, ignored", name);
     switch (role_of(name)) {
-    case ROLE_DATA: return add_file(s, name, err);
-    case ROLE_INDEX: return add_index(s, name, index, err);
-    case ROLE_SIDE: return add_side(s, name, (uint64_t)st.st_size, err);
+    case ROLE_DATA:
+        return add_file(s, name, err);
+    case ROLE_INDEX:
+        return add_index(s, name, index, err);
+    case ROLE_SIDE:
+        return add_side(s, name, (uint64_t)st.st_size, err);
     case ROLE_FORMAT:
         return hfdir_warn(s, err, "%s: another format of the weights, ignored", name);
-    case ROLE_OTHER: break;
+    case ROLE_OTHER:
+        break;
     }
-    return hfdir_warn(s, err, "%s: not a file that belongs to a model, not carried along", name);
+    return hfdir_warn(
+        s, err, "%s: not a file that belongs to a model, not carried along", name);
 }
 
 static int file_order(const void *a, const void *b)
@@ -226,8 +241,10 @@ int hfdir_scan(struct hf_source *s, char **index_name, struct glm_error *err)
     *index_name = NULL;
     DIR *d = opendir(s->dir);
     if (!d && errno == ENOTDIR)
-        return glm_fail(err, GLM_EFORMAT, "%s: not a folder; a model is a folder with config.json "
-            "and safetensors files", s->dir);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: not a folder; a model is a folder with config.json "
+            "and safetensors files",
+            s->dir);
     if (!d)
         return glm_fail_errno(err, "%s: open", s->dir);
     for (;;) {
@@ -245,8 +262,10 @@ int hfdir_scan(struct hf_source *s, char **index_name, struct glm_error *err)
     if (err->code)
         return err->code;
     if (s->file_count == 0)
-        return glm_fail(err, GLM_EFORMAT, "%s: no .safetensors file in it; in a hub cache name the "
-            "folder snapshots/<commit>", s->dir);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: no .safetensors file in it; in a hub cache name the "
+            "folder snapshots/<commit>",
+            s->dir);
     if (*index_name && keep_index(s, *index_name, err) != 0)
         return err->code;
     qsort(s->files, (size_t)s->file_count, sizeof *s->files, file_order);
@@ -263,7 +282,7 @@ struct readers {
     struct hf_source *s;
     atomic_int_fast64_t next;
     pthread_mutex_t lock;
-    int64_t failed;          /* the first file, by order, that could not be read; guarded */
+    int64_t failed; /* the first file, by order, that could not be read; guarded */
     struct glm_error cause;
 };
 
@@ -297,13 +316,12 @@ int hfdir_headers(struct hf_source *s, int threads, struct glm_error *err)
     int started = 0;
     pthread_mutex_init(&r.lock, NULL);
     /* One that cannot be started only makes it slower: this thread reads too. */
-    while (started + 1 < threads && started < MAX_THREADS && started + 1 < s->file_count &&
-           pthread_create(&more[started], NULL, read_headers, &r) == 0)
+    while (started + 1 < threads && started < MAX_THREADS && started + 1 < s->file_count
+        && pthread_create(&more[started], NULL, read_headers, &r) == 0)
         started++;
     read_headers(&r);
     for (int i = 0; i < started; i++)
         pthread_join(more[i], NULL);
     pthread_mutex_destroy(&r.lock);
-    return r.failed < 0 ? 0
-        : glm_fail(err, r.cause.code, "%s", r.cause.text);
+    return r.failed < 0 ? 0 : glm_fail(err, r.cause.code, "%s", r.cause.text);
 }

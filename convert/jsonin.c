@@ -27,11 +27,12 @@ static char peek(struct jsonin *j)
 static int unexpected(const struct jsonin *j, const char *wanted, struct glm_error *err)
 {
     if (j->at >= j->size)
-        return glm_fail(err, GLM_EFORMAT, "%s: byte %zu: not JSON: the text ends, %s expected",
-            j->path, j->base + j->at, wanted);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: byte %zu: not JSON: the text ends, %s expected", j->path,
+            j->base + j->at, wanted);
     char shown[JSONIN_SHOWN];
-    return glm_fail(err, GLM_EFORMAT, "%s: byte %zu: not JSON: found '%s', expected %s", j->path,
-        j->base + j->at, jsonin_shown(j->text + j->at, 1, shown), wanted);
+    return glm_fail(err, GLM_EFORMAT, "%s: byte %zu: not JSON: found '%s', expected %s",
+        j->path, j->base + j->at, jsonin_shown(j->text + j->at, 1, shown), wanted);
 }
 
 int jsonin_open(struct jsonin *j, struct glm_error *err)
@@ -61,11 +62,12 @@ static int skip_string(struct jsonin *j, size_t cap, struct glm_error *err)
             j->at++;
     }
     j->at = j->size;
-    return glm_fail(err, GLM_EFORMAT, "%s: byte %zu: not JSON: a string without end", j->path,
-        j->base + start);
+    return glm_fail(err, GLM_EFORMAT, "%s: byte %zu: not JSON: a string without end",
+        j->path, j->base + start);
 }
 
-int jsonin_key(struct jsonin *j, struct jsonin_slice *key, bool *end, struct glm_error *err)
+int jsonin_key(
+    struct jsonin *j, struct jsonin_slice *key, bool *end, struct glm_error *err)
 {
     char c = peek(j);
     *end = false;
@@ -97,12 +99,13 @@ static int too_long(const struct jsonin *j, const char *name, size_t start, size
     struct glm_error *err)
 {
     return glm_fail(err, GLM_EFORMAT,
-        "%s: byte %zu: the entry of '%s' is longer than %zu bytes, which no tensor needs", j->path,
-        j->base + start, name, cap);
+        "%s: byte %zu: the entry of '%s' is longer than %zu bytes, which no tensor needs",
+        j->path, j->base + start, name, cap);
 }
 
 /* Moves past {...} or [...]; brackets of the two kinds are told apart by the library later. */
-static int skip_nested(struct jsonin *j, size_t cap, const char *name, struct glm_error *err)
+static int skip_nested(
+    struct jsonin *j, size_t cap, const char *name, struct glm_error *err)
 {
     const size_t start = j->at;
     int depth = 0;
@@ -123,12 +126,13 @@ static int skip_nested(struct jsonin *j, size_t cap, const char *name, struct gl
         if ((c == '}' || c == ']') && --depth == 0)
             return 0;
     }
-    return glm_fail(err, GLM_EFORMAT, "%s: byte %zu: not JSON: the entry of '%s' has no end",
-        j->path, j->base + start, name);
+    return glm_fail(err, GLM_EFORMAT,
+        "%s: byte %zu: not JSON: the entry of '%s' has no end", j->path, j->base + start,
+        name);
 }
 
-int jsonin_value(struct jsonin *j, size_t cap, const char *name, struct jsonin_slice *value,
-    struct glm_error *err)
+int jsonin_value(struct jsonin *j, size_t cap, const char *name,
+    struct jsonin_slice *value, struct glm_error *err)
 {
     const char c = peek(j);
     const size_t start = j->at;
@@ -139,7 +143,8 @@ int jsonin_value(struct jsonin *j, size_t cap, const char *name, struct jsonin_s
         if (skip_string(j, cap < JSONIN_MAX_STRING ? cap : JSONIN_MAX_STRING, err) != 0)
             return err->code;
     } else {
-        while (j->at < j->size && !is_space(j->text[j->at]) && !strchr(",}]", j->text[j->at])) {
+        while (j->at < j->size && !is_space(j->text[j->at])
+            && !strchr(",}]", j->text[j->at])) {
             if (j->at - start >= cap)
                 return too_long(j, name, start, cap, err);
             j->at++;
@@ -161,7 +166,8 @@ void *jsonin_load(const struct jsonin *j, const struct jsonin_slice *s, const ch
     struct glm_error *err)
 {
     json_error_t e;
-    json_t *v = json_loadb(s->text, s->size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    json_t *v =
+        json_loadb(s->text, s->size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (v)
         return v;
     const size_t at = s->at + (e.position > 0 ? (size_t)e.position : 0);
@@ -170,12 +176,14 @@ void *jsonin_load(const struct jsonin *j, const struct jsonin_slice *s, const ch
     if (why == json_error_out_of_memory)
         glm_fail(err, GLM_ENOMEM, "%s: no memory for the entry of '%s'", j->path, name);
     else if (why == json_error_numeric_overflow)
-        glm_fail(err, GLM_EFORMAT, "%s: byte %zu: '%s': a number beyond what 64 bits hold",
-            j->path, at, name);
+        glm_fail(err, GLM_EFORMAT,
+            "%s: byte %zu: '%s': a number beyond what 64 bits hold", j->path, at, name);
     else if (why == json_error_duplicate_key)
-        glm_fail(err, GLM_EFORMAT, "%s: byte %zu: '%s': a key is given twice", j->path, at, name);
+        glm_fail(err, GLM_EFORMAT, "%s: byte %zu: '%s': a key is given twice", j->path,
+            at, name);
     else if (why == json_error_null_character || why == json_error_null_byte_in_key)
-        glm_fail(err, GLM_EFORMAT, "%s: byte %zu: '%s': a NUL character", j->path, at, name);
+        glm_fail(
+            err, GLM_EFORMAT, "%s: byte %zu: '%s': a NUL character", j->path, at, name);
     else
         glm_fail(err, GLM_EFORMAT, "%s: byte %zu: '%s': not JSON: %s", j->path, at, name,
             jsonin_shown(e.text, strlen(e.text), shown));
@@ -191,14 +199,16 @@ static bool is_plain(const char *text, size_t size)
     return true;
 }
 
-int jsonin_string(const struct jsonin *j, const struct jsonin_slice *s, char *buf, size_t *length,
-    struct glm_error *err)
+int jsonin_string(const struct jsonin *j, const struct jsonin_slice *s, char *buf,
+    size_t *length, struct glm_error *err)
 {
     if (s->size < 2 || s->text[0] != '"')
-        return glm_fail(err, GLM_EFORMAT, "%s: byte %zu: a string expected", j->path, s->at);
+        return glm_fail(
+            err, GLM_EFORMAT, "%s: byte %zu: a string expected", j->path, s->at);
     if (s->size - 2 > JSONIN_MAX_STRING)
-        return glm_fail(err, GLM_EFORMAT, "%s: byte %zu: a string of %zu bytes is refused",
-            j->path, s->at, s->size - 2);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: byte %zu: a string of %zu bytes is refused", j->path, s->at,
+            s->size - 2);
     /* The common case costs a copy only. Decoding never makes a string longer. */
     if (is_plain(s->text + 1, s->size - 2)) {
         *length = s->size - 2;
@@ -223,8 +233,10 @@ static size_t sequence(const unsigned char *p, size_t left)
     const unsigned c = p[0];
     if (c < 0x80)
         return 1;
-    const size_t n = c >= 0xc2 && c <= 0xdf ? 2 : (c & 0xf0) == 0xe0 ? 3
-                   : c >= 0xf0 && c <= 0xf4 ? 4 : 0;
+    const size_t n = c >= 0xc2 && c <= 0xdf ? 2
+        : (c & 0xf0) == 0xe0                ? 3
+        : c >= 0xf0 && c <= 0xf4            ? 4
+                                            : 0;
     if (n == 0 || n > left)
         return 0;
     for (size_t i = 1; i < n; i++)

@@ -22,7 +22,13 @@
 #include "convert/jsonin.h"
 #include "kernels/base/checked.h"
 
-enum { ENTRY_CAP = 65536, METADATA_CAP = 8 << 20, SNIFF = 64, BLOCK_MIN = 4096, BLOCK_MAX = 1 << 20 };
+enum {
+    ENTRY_CAP = 65536,
+    METADATA_CAP = 8 << 20,
+    SNIFF = 64,
+    BLOCK_MIN = 4096,
+    BLOCK_MAX = 1 << 20
+};
 
 /* ---- arena ----------------------------------------------------------------------------------- */
 
@@ -68,9 +74,9 @@ void st_clear(struct st_header *h)
 struct parse {
     struct st_header *h;
     struct jsonin in;
-    int64_t room;                     /* of h->tensors */
+    int64_t room; /* of h->tensors */
     char name[JSONIN_MAX_STRING + 1];
-    char shown[JSONIN_SHOWN];         /* the name as sentences give it */
+    char shown[JSONIN_SHOWN]; /* the name as sentences give it */
     struct glm_error *err;
 };
 
@@ -81,25 +87,28 @@ static int GLM_PRINTF(3, 4) fail(struct parse *p, size_t at, const char *fmt, ..
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    return glm_fail(p->err, GLM_EFORMAT, "%s: byte %zu: tensor '%s': %s", p->in.path, at, p->shown,
-        what);
+    return glm_fail(p->err, GLM_EFORMAT, "%s: byte %zu: tensor '%s': %s", p->in.path, at,
+        p->shown, what);
 }
 
 static int no_memory(struct parse *p)
 {
-    return glm_fail(p->err, GLM_ENOMEM, "%s: no memory for the header of %" PRId64 " tensors",
-        p->in.path, p->h->count);
+    return glm_fail(p->err, GLM_ENOMEM,
+        "%s: no memory for the header of %" PRId64 " tensors", p->in.path, p->h->count);
 }
 
-static int take_whole(struct parse *p, size_t at, const json_t *v, const char *what, int64_t *out)
+static int take_whole(
+    struct parse *p, size_t at, const json_t *v, const char *what, int64_t *out)
 {
     if (!json_is_integer(v))
         return fail(p, at, "%s holds something that is not an integer", what);
     *out = json_integer_value(v);
-    return *out < 0 ? fail(p, at, "%s holds the negative number %" PRId64, what, *out) : 0;
+    return *out < 0 ? fail(p, at, "%s holds the negative number %" PRId64, what, *out)
+                    : 0;
 }
 
-static int take_shape(struct parse *p, size_t at, const json_t *shape, struct st_tensor *t)
+static int take_shape(
+    struct parse *p, size_t at, const json_t *shape, struct st_tensor *t)
 {
     if (!json_is_array(shape))
         return fail(p, at, "no shape, or one that is not an array");
@@ -117,17 +126,18 @@ static int take_shape(struct parse *p, size_t at, const json_t *shape, struct st
     return 0;
 }
 
-static int take_offsets(struct parse *p, size_t at, const json_t *offsets, struct st_tensor *t)
+static int take_offsets(
+    struct parse *p, size_t at, const json_t *offsets, struct st_tensor *t)
 {
     int64_t begin, end;
     if (!json_is_array(offsets) || json_array_size(offsets) != 2)
         return fail(p, at, "no data_offsets, or not two numbers");
-    if (take_whole(p, at, json_array_get(offsets, 0), "data_offsets", &begin) != 0 ||
-        take_whole(p, at, json_array_get(offsets, 1), "data_offsets", &end) != 0)
+    if (take_whole(p, at, json_array_get(offsets, 0), "data_offsets", &begin) != 0
+        || take_whole(p, at, json_array_get(offsets, 1), "data_offsets", &end) != 0)
         return p->err->code;
     if (end < begin)
-        return fail(p, at, "data_offsets end at %" PRId64 ", before their begin %" PRId64, end,
-            begin);
+        return fail(p, at, "data_offsets end at %" PRId64 ", before their begin %" PRId64,
+            end, begin);
     t->begin = (uint64_t)begin;
     t->end = (uint64_t)end;
     return 0;
@@ -139,14 +149,16 @@ static int check_size(struct parse *p, size_t at, const struct st_tensor *t)
     const char *dtype = glm_dtype_name(t->dtype);
     int64_t count;
     uint64_t bits;
-    if (!checked_count(t->shape, t->rank, &count) ||
-        !checked_mul_u64((uint64_t)count, (uint64_t)glm_dtype_bits(t->dtype), &bits))
+    if (!checked_count(t->shape, t->rank, &count)
+        || !checked_mul_u64((uint64_t)count, (uint64_t)glm_dtype_bits(t->dtype), &bits))
         return fail(p, at, "the size of its shape in %s overflows 64 bits", dtype);
     if (bits % 8 != 0)
-        return fail(p, at, "%" PRId64 " elements of %s are %" PRIu64 " bits, not whole bytes",
-            count, dtype, bits);
+        return fail(p, at,
+            "%" PRId64 " elements of %s are %" PRIu64 " bits, not whole bytes", count,
+            dtype, bits);
     if (t->end - t->begin != bits / 8)
-        return fail(p, at, "its shape needs %" PRIu64 " bytes of %s, data_offsets give %" PRIu64,
+        return fail(p, at,
+            "its shape needs %" PRIu64 " bytes of %s, data_offsets give %" PRIu64,
             bits / 8, dtype, t->end - t->begin);
     return 0;
 }
@@ -163,17 +175,17 @@ static int take_fields(struct parse *p, size_t at, json_t *entry, struct st_tens
         return fail(p, at, "unknown dtype '%s', it cannot be read without guessing",
             jsonin_shown(json_string_value(dtype), json_string_length(dtype), shown));
     }
-    if (take_shape(p, at, json_object_get(entry, "shape"), t) != 0 ||
-        take_offsets(p, at, json_object_get(entry, "data_offsets"), t) != 0 ||
-        check_size(p, at, t) != 0)
+    if (take_shape(p, at, json_object_get(entry, "shape"), t) != 0
+        || take_offsets(p, at, json_object_get(entry, "data_offsets"), t) != 0
+        || check_size(p, at, t) != 0)
         return p->err->code;
     /* A field that is unknown (strides, say) could change what the bytes mean. */
-    json_object_foreach(entry, key, unused)
-        if (strcmp(key, "dtype") != 0 && strcmp(key, "shape") != 0 &&
-            strcmp(key, "data_offsets") != 0) {
-            char shown[JSONIN_SHOWN];
-            return fail(p, at, "unknown field '%s'", jsonin_shown(key, strlen(key), shown));
-        }
+    json_object_foreach(entry, key, unused) if (strcmp(key, "dtype") != 0
+        && strcmp(key, "shape") != 0 && strcmp(key, "data_offsets") != 0)
+    {
+        char shown[JSONIN_SHOWN];
+        return fail(p, at, "unknown field '%s'", jsonin_shown(key, strlen(key), shown));
+    }
     return 0;
 }
 
@@ -197,7 +209,8 @@ static uint32_t place_of(const struct st_tensor *t)
     return place;
 }
 
-static int add_tensor(struct parse *p, size_t at, size_t name_length, const struct jsonin_slice *v)
+static int add_tensor(
+    struct parse *p, size_t at, size_t name_length, const struct jsonin_slice *v)
 {
     struct st_header *h = p->h;
     if (h->count == p->room) {
@@ -213,8 +226,8 @@ static int add_tensor(struct parse *p, size_t at, size_t name_length, const stru
     json_t *entry = jsonin_load(&p->in, v, p->shown, p->err);
     if (!entry)
         return p->err->code;
-    struct st_tensor t = {.name = keep_name(h, p->name, name_length, at),
-        .name_length = name_length};
+    struct st_tensor t = {
+        .name = keep_name(h, p->name, name_length, at), .name_length = name_length};
     if (!t.name)
         no_memory(p);
     else if (take_fields(p, v->at, entry, &t) == 0)
@@ -234,12 +247,12 @@ static int take_metadata(struct parse *p, const struct jsonin_slice *v)
     const char *key;
     json_t *value;
     bool strings = json_is_object(map);
-    json_object_foreach(map, key, value)
-        strings = strings && json_is_string(value);
+    json_object_foreach(map, key, value) strings = strings && json_is_string(value);
     json_decref(map);
     if (!strings)
         return glm_fail(p->err, GLM_EFORMAT,
-            "%s: byte %zu: __metadata__ is not a map of strings to strings", p->in.path, v->at);
+            "%s: byte %zu: __metadata__ is not a map of strings to strings", p->in.path,
+            v->at);
     p->h->metadata = take(p->h, v->size + 1, 1);
     if (!p->h->metadata)
         return no_memory(p);
@@ -264,8 +277,10 @@ static int parse_entries(struct parse *p)
             return p->err->code;
         jsonin_shown(p->name, length, p->shown);
         const bool metadata = strcmp(p->name, "__metadata__") == 0;
-        if (jsonin_value(&p->in, metadata ? METADATA_CAP : ENTRY_CAP, p->shown, &value, p->err) ||
-            (metadata ? take_metadata(p, &value) : add_tensor(p, key.at, length, &value)))
+        if (jsonin_value(
+                &p->in, metadata ? METADATA_CAP : ENTRY_CAP, p->shown, &value, p->err)
+            || (metadata ? take_metadata(p, &value)
+                         : add_tensor(p, key.at, length, &value)))
             return p->err->code;
     }
 }
@@ -330,11 +345,15 @@ static int check_chain(struct parse *p)
         if (i > 0)
             jsonin_shown(order[i - 1]->name, order[i - 1]->name_length, before);
         if (t->begin > at)
-            fail(p, place_of(t), "its data begin at %" PRIu64 " but %s ends at %" PRIu64
-                ": a hole of %" PRIu64 " bytes", t->begin, before, at, t->begin - at);
+            fail(p, place_of(t),
+                "its data begin at %" PRIu64 " but %s ends at %" PRIu64
+                ": a hole of %" PRIu64 " bytes",
+                t->begin, before, at, t->begin - at);
         else if (t->begin < at)
-            fail(p, place_of(t), "its data begin at %" PRIu64 " but %s ends at %" PRIu64
-                ": they overlap by %" PRIu64 " bytes", t->begin, before, at, at - t->begin);
+            fail(p, place_of(t),
+                "its data begin at %" PRIu64 " but %s ends at %" PRIu64
+                ": they overlap by %" PRIu64 " bytes",
+                t->begin, before, at, at - t->begin);
     }
     free(order);
     if (p->err->code)
@@ -344,13 +363,15 @@ static int check_chain(struct parse *p)
         return 0;
     }
     if (at > data)
-        return glm_fail(p->err, GLM_EFORMAT, "%s: the file is cut: its header describes %" PRIu64
-            " bytes, %" PRIu64 " are there; fetch it again", p->in.path, h->data_start + at,
-            h->file_size);
+        return glm_fail(p->err, GLM_EFORMAT,
+            "%s: the file is cut: its header describes %" PRIu64 " bytes, %" PRIu64
+            " are there; fetch it again",
+            p->in.path, h->data_start + at, h->file_size);
     if (at < data)
-        return glm_fail(p->err, GLM_EFORMAT, "%s: byte %" PRIu64 ": %" PRIu64
-            " bytes follow the last tensor that no tensor owns", p->in.path, h->data_start + at,
-            data - at);
+        return glm_fail(p->err, GLM_EFORMAT,
+            "%s: byte %" PRIu64 ": %" PRIu64
+            " bytes follow the last tensor that no tensor owns",
+            p->in.path, h->data_start + at, data - at);
     return 0;
 }
 
@@ -359,8 +380,12 @@ static int check_chain(struct parse *p)
 /* What a file that does not start like safetensors is, by its first bytes; NULL if not known. */
 static const char *what_else(const char *head, size_t size)
 {
-    static const struct { const char *magic; size_t size; const char *what; } known[] = {
-        {"version https://git-lfs", 23, 
+    static const struct {
+        const char *magic;
+        size_t size;
+        const char *what;
+    } known[] = {
+        {"version https://git-lfs", 23,
             "a Git LFS pointer, not the file itself: run git lfs pull"},
         {"\x1f\x8b", 2, "gzip data: unpack it first"},
         {"PK\x03\x04", 4, "a zip archive, perhaps a PyTorch .bin or .pt file"},
@@ -375,21 +400,24 @@ static const char *what_else(const char *head, size_t size)
     size_t at = 0;
     while (at < size && strchr(" \r\n\t", head[at]) && head[at] != '\0')
         at++;
-    if (at + 1 < size && head[at] == '<' && strchr("!?hH", head[at + 1]) && head[at + 1] != '\0')
-        return "an HTML or XML page, perhaps an error page saved in its place: fetch it again";
+    if (at + 1 < size && head[at] == '<' && strchr("!?hH", head[at + 1])
+        && head[at + 1] != '\0')
+        return "an HTML or XML page, perhaps an error page saved in its place: fetch it "
+               "again";
     return NULL;
 }
 
 /* The header's length from the first bytes, checked against the limits and the file. */
-static int take_length(const char *path, const char *head, size_t have, uint64_t file_size,
-    uint64_t *n, struct glm_error *err)
+static int take_length(const char *path, const char *head, size_t have,
+    uint64_t file_size, uint64_t *n, struct glm_error *err)
 {
     if (file_size == 0)
         return glm_fail(err, GLM_EFORMAT, "%s: an empty file, not safetensors", path);
     const char *what = what_else(head, have);
     if (file_size < 8 || have < 8)
-        return glm_fail(err, GLM_EFORMAT, "%s: %s: %" PRIu64 " bytes, the header length alone is 8",
-            path, what ? what : "too small", file_size);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: %s: %" PRIu64 " bytes, the header length alone is 8", path,
+            what ? what : "too small", file_size);
     *n = 0;
     for (int i = 7; i >= 0; i--)
         *n = *n << 8 | (unsigned char)head[i];
@@ -403,14 +431,17 @@ static int take_length(const char *path, const char *head, size_t have, uint64_t
     if (what)
         return glm_fail(err, GLM_EFORMAT, "%s: not safetensors but %s", path, what);
     if (*n < 2)
-        return glm_fail(err, GLM_EFORMAT, "%s: byte 0: a header of %" PRIu64
-            " bytes is too small for {}", path, *n);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: byte 0: a header of %" PRIu64 " bytes is too small for {}", path, *n);
     if (*n > ST_MAX_HEADER)
-        return glm_fail(err, GLM_EFORMAT, "%s: byte 0: a header of %" PRIu64
-            " bytes is over the limit of %d; this is hardly a safetensors file", path, *n,
-            ST_MAX_HEADER);
-    return glm_fail(err, GLM_EFORMAT, "%s: the file is cut: the header alone needs %" PRIu64
-        " bytes, %" PRIu64 " are there; fetch it again", path, *n + 8, file_size);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: byte 0: a header of %" PRIu64
+            " bytes is over the limit of %d; this is hardly a safetensors file",
+            path, *n, ST_MAX_HEADER);
+    return glm_fail(err, GLM_EFORMAT,
+        "%s: the file is cut: the header alone needs %" PRIu64 " bytes, %" PRIu64
+        " are there; fetch it again",
+        path, *n + 8, file_size);
 }
 
 int st_parse(struct st_header *out, const char *path, const void *bytes, size_t size,
@@ -422,11 +453,12 @@ int st_parse(struct st_header *out, const char *path, const void *bytes, size_t 
     if (take_length(path, bytes, size < SNIFF ? size : SNIFF, file_size, &n, err) != 0)
         return err->code;
     if (size - 8 < n)
-        return glm_fail(err, GLM_EFORMAT, "%s: the header needs %" PRIu64 " bytes, %zu were read",
-            path, n + 8, size);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: the header needs %" PRIu64 " bytes, %zu were read", path, n + 8, size);
     const char *text = (const char *)bytes + 8;
     if (!jsonin_utf8(text, (size_t)n, &bad))
-        return glm_fail(err, GLM_EFORMAT, "%s: byte %zu: the header is not UTF-8", path, bad + 8);
+        return glm_fail(
+            err, GLM_EFORMAT, "%s: byte %zu: the header is not UTF-8", path, bad + 8);
     struct parse *p = malloc(sizeof *p);
     if (!p)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", path);
@@ -443,7 +475,8 @@ int st_parse(struct st_header *out, const char *path, const void *bytes, size_t 
     return err->code;
 }
 
-static int read_all(int fd, const char *path, void *into, size_t size, struct glm_error *err)
+static int read_all(
+    int fd, const char *path, void *into, size_t size, struct glm_error *err)
 {
     size_t at = 0;
     while (at < size) {
@@ -453,14 +486,17 @@ static int read_all(int fd, const char *path, void *into, size_t size, struct gl
         if (got < 0)
             return glm_fail_errno(err, "%s: byte %zu: read", path, at);
         if (got == 0)
-            return glm_fail(err, GLM_EFORMAT, "%s: the file was cut while it was read: %zu of %zu "
-                "header bytes", path, at, size);
+            return glm_fail(err, GLM_EFORMAT,
+                "%s: the file was cut while it was read: %zu of %zu "
+                "header bytes",
+                path, at, size);
         at += (size_t)got;
     }
     return 0;
 }
 
-int st_read(struct st_header *out, const char *path, void **header_bytes, struct glm_error *err)
+int st_read(
+    struct st_header *out, const char *path, void **header_bytes, struct glm_error *err)
 {
     char head[SNIFF], *bytes = NULL;
     struct stat st;
@@ -480,16 +516,17 @@ int st_read(struct st_header *out, const char *path, void **header_bytes, struct
     }
     const uint64_t size = (uint64_t)st.st_size;
     const size_t have = size < sizeof head ? (size_t)size : sizeof head;
-    if (read_all(fd, path, head, have, err) != 0 ||
-        take_length(path, head, have, size, &n, err) != 0)
+    if (read_all(fd, path, head, have, err) != 0
+        || take_length(path, head, have, size, &n, err) != 0)
         goto out;
     bytes = malloc((size_t)n + 8);
     if (!bytes) {
-        glm_fail(err, GLM_ENOMEM, "%s: no memory for a header of %" PRIu64 " bytes", path, n);
+        glm_fail(
+            err, GLM_ENOMEM, "%s: no memory for a header of %" PRIu64 " bytes", path, n);
         goto out;
     }
-    if (read_all(fd, path, bytes, (size_t)n + 8, err) != 0 ||
-        st_parse(out, path, bytes, (size_t)n + 8, size, err) != 0)
+    if (read_all(fd, path, bytes, (size_t)n + 8, err) != 0
+        || st_parse(out, path, bytes, (size_t)n + 8, size, err) != 0)
         goto out;
     if (header_bytes) {
         *header_bytes = bytes;
@@ -502,7 +539,8 @@ out:
     return err->code;
 }
 
-const struct st_tensor *st_find(const struct st_header *h, const char *name, size_t length)
+const struct st_tensor *st_find(
+    const struct st_header *h, const char *name, size_t length)
 {
     int64_t low = 0, high = h->count;
     while (low < high) {

@@ -71,7 +71,8 @@ static void append_tensor(struct text *t, const struct st_tensor *s)
 }
 
 /* Fills in begin and end: each tensor right behind the one before. */
-static int chain(struct st_tensor *tensors, int64_t count, uint64_t *total, struct glm_error *err)
+static int chain(
+    struct st_tensor *tensors, int64_t count, uint64_t *total, struct glm_error *err)
 {
     *total = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -79,9 +80,10 @@ static int chain(struct st_tensor *tensors, int64_t count, uint64_t *total, stru
         int64_t elements;
         uint64_t bits;
         t->begin = *total;
-        if (!checked_count(t->shape, t->rank, &elements) ||
-            !checked_mul_u64((uint64_t)elements, (uint64_t)glm_dtype_bits(t->dtype), &bits) ||
-            !checked_add_u64(*total, bits / 8, total))
+        if (!checked_count(t->shape, t->rank, &elements)
+            || !checked_mul_u64(
+                (uint64_t)elements, (uint64_t)glm_dtype_bits(t->dtype), &bits)
+            || !checked_add_u64(*total, bits / 8, total))
             return glm_fail(err, GLM_EFORMAT,
                 "safetensors header: tensor '%s': its size overflows 64 bits", t->name);
         t->end = *total;
@@ -89,8 +91,8 @@ static int chain(struct st_tensor *tensors, int64_t count, uint64_t *total, stru
     return 0;
 }
 
-int st_build(struct st_tensor *tensors, int64_t count, size_t align, void **bytes, size_t *size,
-    struct glm_error *err)
+int st_build(struct st_tensor *tensors, int64_t count, size_t align, void **bytes,
+    size_t *size, struct glm_error *err)
 {
     static const char head[] = "{\"__metadata__\":{\"format\":\"pt\"}";
     const char length[8] = {0};
@@ -109,13 +111,15 @@ int st_build(struct st_tensor *tensors, int64_t count, size_t align, void **byte
     while (!t.failed && align > 1 && t.size % align != 0)
         append(&t, " ", 1);
     if (t.failed) {
-        glm_fail(err, GLM_ENOMEM, "safetensors header: no memory for %" PRId64 " tensors", count);
+        glm_fail(err, GLM_ENOMEM, "safetensors header: no memory for %" PRId64 " tensors",
+            count);
         goto out;
     }
     for (size_t i = 0; i < 8; i++)
         t.bytes[i] = (char)((uint64_t)(t.size - 8) >> (8 * i) & 0xff);
-    if (st_parse(&check, "safetensors header to be written", t.bytes, t.size, t.size + total,
-            err) != 0)
+    if (st_parse(&check, "safetensors header to be written", t.bytes, t.size,
+            t.size + total, err)
+        != 0)
         goto out;
     *bytes = t.bytes;
     *size = t.size;

@@ -16,8 +16,8 @@
 #include "tests/support/tmpdir.h"
 
 /* Parses a header text of the given length in front of `data` bytes that are never touched. */
-static int parse_n(struct st_header *h, const char *json, size_t n, uint64_t data,
-    struct glm_error *err)
+static int parse_n(
+    struct st_header *h, const char *json, size_t n, uint64_t data, struct glm_error *err)
 {
     unsigned char *bytes = malloc(n + 8);
     for (size_t i = 0; i < 8; i++)
@@ -57,14 +57,17 @@ enum { PEAK_KIB = 4096 * 1024 };
 enum { PEAK_KIB = 512 * 1024 };
 #endif
 
-#define T(name, dtype, shape, begin, end) \
-    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" #begin "," #end "]}"
+#define T(name, dtype, shape, begin, end)                                                \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape                            \
+    "],\"data_offsets\":[" #begin "," #end "]}"
 
 Test(safetensors, reads_names_types_shapes_and_places)
 {
     struct st_header h;
-    accepted(&h, "{" T("b", "BF16", "2,3", 4, 16) ",\"__metadata__\":{\"format\":\"pt\"},"
-        T("a", "F32", "", 0, 4) "}", 16);
+    accepted(&h,
+        "{" T("b", "BF16", "2,3", 4, 16) ",\"__metadata__\":{\"format\":\"pt\"}," T(
+            "a", "F32", "", 0, 4) "}",
+        16);
     cr_assert_eq(h.count, 2);
     cr_assert_str_eq(h.tensors[0].name, "a");
     cr_assert_eq(h.tensors[0].rank, 0);
@@ -84,19 +87,24 @@ Test(safetensors, reads_names_types_shapes_and_places)
 Test(safetensors, accepts_white_space_around_the_object)
 {
     struct st_header h;
-    accepted(&h, " \n\t{ \"a\" : {\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]} }   \n", 1);
+    accepted(&h,
+        " \n\t{ \"a\" : {\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]} }   \n",
+        1);
     cr_assert_eq(h.count, 1);
     st_clear(&h);
     refused("x{}", 0, "byte 8: not JSON: found 'x', expected '{'");
-    refused_n("{}\0", 3, 0, "byte 10: not JSON: found '\\x00', expected only white space");
+    refused_n(
+        "{}\0", 3, 0, "byte 10: not JSON: found '\\x00', expected only white space");
     refused("{}{}", 0, "byte 10: not JSON: found '{', expected only white space");
 }
 
 Test(safetensors, accepts_zero_sized_and_scalar_tensors_anywhere_in_the_chain)
 {
     struct st_header h;
-    accepted(&h, "{" T("a", "F32", "0,7", 0, 0) "," T("b", "F32", "", 0, 4) ","
-        T("c", "I8", "0", 4, 4) "," T("d", "U8", "2", 4, 6) "," T("e", "U8", "3,0", 6, 6) "}", 6);
+    accepted(&h,
+        "{" T("a", "F32", "0,7", 0, 0) "," T("b", "F32", "", 0, 4) "," T("c", "I8", "0",
+            4, 4) "," T("d", "U8", "2", 4, 6) "," T("e", "U8", "3,0", 6, 6) "}",
+        6);
     cr_assert_eq(h.count, 5);
     st_clear(&h);
     refused("{" T("a", "F32", "", 0, 4) "," T("z", "I8", "0", 2, 2) "}", 4, "overlap");
@@ -118,7 +126,8 @@ Test(safetensors, refuses_metadata_that_is_not_strings)
 {
     refused("{\"__metadata__\":{\"a\":1}}", 0, "not a map of strings to strings");
     refused("{\"__metadata__\":null}", 0, "not a map of strings to strings");
-    refused("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ is given twice");
+    refused(
+        "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ is given twice");
     refused("{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "a key is given twice");
     refused("{\"__metadata__\":{\"a\"}}", 0, "'__metadata__': not JSON");
 }
@@ -133,18 +142,21 @@ Test(safetensors, checks_the_length_of_the_header)
     const unsigned char big[8] = {0x01, 0xe1, 0xf5, 0x05}; /* 100,000,001 */
     glm_error_clear(&err);
     cr_assert_eq(st_parse(&h, "f", big, 8, UINT64_C(1) << 40, &err), GLM_EFORMAT);
-    cr_assert(strstr(err.text, "100000001 bytes is over the limit of 100000000"), "%s", err.text);
+    cr_assert(strstr(err.text, "100000001 bytes is over the limit of 100000000"), "%s",
+        err.text);
     const unsigned char past[10] = {3, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     glm_error_clear(&err);
     cr_assert_eq(st_parse(&h, "f", past, 10, 10, &err), GLM_EFORMAT);
-    cr_assert(strstr(err.text, "the header alone needs 11 bytes, 10 are there"), "%s", err.text);
+    cr_assert(strstr(err.text, "the header alone needs 11 bytes, 10 are there"), "%s",
+        err.text);
     glm_error_clear(&err);
     cr_assert_eq(st_parse(&h, "f", past, 10, 100, &err), GLM_EFORMAT);
     cr_assert(strstr(err.text, "needs 11 bytes, 10 were read"), "%s", err.text);
     glm_error_clear(&err);
     cr_assert_eq(st_parse(&h, "f", past, 7, 7, &err), GLM_EFORMAT);
     cr_assert(strstr(err.text, "too small: 7 bytes"), "%s", err.text);
-    const unsigned char wrap[8] = {0xf9, 255, 255, 255, 255, 255, 255, 255}; /* 2^64 - 7 */
+    const unsigned char wrap[8] = {
+        0xf9, 255, 255, 255, 255, 255, 255, 255}; /* 2^64 - 7 */
     glm_error_clear(&err);
     cr_assert_eq(st_parse(&h, "f", wrap, 8, 8, &err), GLM_EFORMAT);
     cr_assert(strstr(err.text, "over the limit"), "%s", err.text);
@@ -153,7 +165,8 @@ Test(safetensors, checks_the_length_of_the_header)
 Test(safetensors, refuses_what_is_not_utf8)
 {
     static const char *const bad[] = {"\x80", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80",
-        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xc3", "\xe2\x82", "\xf0\x8f\x80\x80", "\xff"};
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xc3", "\xe2\x82", "\xf0\x8f\x80\x80",
+        "\xff"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char json[128];
         snprintf(json, sizeof json,
@@ -161,7 +174,10 @@ Test(safetensors, refuses_what_is_not_utf8)
         refused(json, 1, "byte 10: the header is not UTF-8");
     }
     struct st_header h;
-    accepted(&h, "{" T("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xf4\x8f\xbf\xbf", "U8", "1", 0, 1) "}", 1);
+    accepted(&h,
+        "{" T(
+            "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xf4\x8f\xbf\xbf", "U8", "1", 0, 1) "}",
+        1);
     st_clear(&h);
 }
 
@@ -182,7 +198,8 @@ Test(safetensors, refuses_what_is_not_json)
     refused("{" T("a", "U8", "1", 0, 1) " 5}", 1, "expected ',' or '}'");
     refused("{" T("a", "U8", "1", 0, 1) ",}", 1, "expected a key in quotes");
     refused("{\"a\":{]}", 0, "not JSON");
-    refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1,],\"data_offsets\":[0,1]}}", 1, "not JSON");
+    refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1,],\"data_offsets\":[0,1]}}", 1,
+        "not JSON");
     refused("{\"a\nb\":{}}", 0, "not JSON");
     refused("{\"a\\x\":{}}", 0, "not JSON");
     refused("{\"a\\u0000b\":{}}", 0, "NUL");
@@ -195,7 +212,8 @@ Test(safetensors, decodes_escaped_names)
     cr_assert_str_eq(h.tensors[0].name, "a\"\xc3\xa9\n");
     cr_assert_eq(h.tensors[0].name_length, 5u);
     st_clear(&h);
-    refused("{" T("a", "U8", "1", 0, 1) "," T("\\u0061", "U8", "1", 1, 2) "}", 2, "given twice");
+    refused("{" T("a", "U8", "1", 0, 1) "," T("\\u0061", "U8", "1", 1, 2) "}", 2,
+        "given twice");
 }
 
 Test(safetensors, refuses_fields_that_are_wrong_or_missing)
@@ -203,24 +221,35 @@ Test(safetensors, refuses_fields_that_are_wrong_or_missing)
     refused("{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "no dtype");
     refused("{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "no dtype");
     refused("{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "no shape");
-    refused("{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, "no shape");
+    refused(
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":1,\"data_offsets\":[0,1]}}", 1, "no shape");
     refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "no data_offsets");
-    refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1]}}", 1, "not two numbers");
-    refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"strides\":[1]}}", 1,
-        "unknown field 'strides'");
-    refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
-        "a key is given twice");
-    refused("{" T("a", "U8", "1.0", 0, 1) "}", 1, "the shape holds something that is not an integer");
-    refused("{" T("a", "U8", "-1", 0, 1) "}", 1, "the shape holds the negative number -1");
-    refused("{" T("a", "U8", "1", -1, 0) "}", 1, "data_offsets holds the negative number -1");
-    refused("{" T("a", "U8", "1", 1e0, 2) "}", 1, "data_offsets holds something that is not");
-    refused("{" T("a", "U8", "1", 2, 1) "}", 2, "data_offsets end at 1, before their begin 2");
-    refused("{" T("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) "}", 1, "9 dimensions, at most 8");
+    refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1]}}", 1,
+        "not two numbers");
+    refused(
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"strides\":[1]}}",
+        1, "unknown field 'strides'");
+    refused(
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"shape\":[1],\"data_offsets\":[0,1]}}",
+        1, "a key is given twice");
+    refused("{" T("a", "U8", "1.0", 0, 1) "}", 1,
+        "the shape holds something that is not an integer");
+    refused(
+        "{" T("a", "U8", "-1", 0, 1) "}", 1, "the shape holds the negative number -1");
+    refused(
+        "{" T("a", "U8", "1", -1, 0) "}", 1, "data_offsets holds the negative number -1");
+    refused(
+        "{" T("a", "U8", "1", 1e0, 2) "}", 1, "data_offsets holds something that is not");
+    refused("{" T("a", "U8", "1", 2, 1) "}", 2,
+        "data_offsets end at 1, before their begin 2");
+    refused(
+        "{" T("a", "U8", "1,1,1,1,1,1,1,1,1", 0, 1) "}", 1, "9 dimensions, at most 8");
 }
 
 Test(safetensors, refuses_names_given_twice_and_says_where)
 {
-    refused("{" T("a", "U8", "1", 0, 1) "," T("b", "U8", "1", 1, 2) "," T("a", "U8", "1", 2, 3) "}",
+    refused("{" T("a", "U8", "1", 0, 1) "," T("b", "U8", "1", 1, 2) "," T(
+                "a", "U8", "1", 2, 3) "}",
         3, "byte 113: tensor 'a': the name is given twice, first at byte 9");
 }
 
@@ -230,8 +259,10 @@ Test(safetensors, refuses_holes_overlaps_and_bytes_without_owner)
         "tensor 'b': its data begin at 5 but a ends at 4: a hole of 1 bytes");
     refused("{" T("a", "U8", "4", 0, 4) "," T("b", "U8", "4", 3, 7) "}", 7,
         "tensor 'b': its data begin at 3 but a ends at 4: they overlap by 1 bytes");
-    refused("{" T("a", "U8", "4", 1, 5) "}", 5, "but the start ends at 0: a hole of 1 bytes");
-    refused("{" T("a", "U8", "4", 0, 4) "}", 6, "2 bytes follow the last tensor that no tensor owns");
+    refused(
+        "{" T("a", "U8", "4", 1, 5) "}", 5, "but the start ends at 0: a hole of 1 bytes");
+    refused("{" T("a", "U8", "4", 0, 4) "}", 6,
+        "2 bytes follow the last tensor that no tensor owns");
     refused("{}", 1, "1 bytes follow the last tensor");
     refused("{" T("a", "U8", "4", 0, 4) "}", 3, "the file is cut");
 }
@@ -240,7 +271,8 @@ Test(safetensors, refuses_sizes_that_do_not_fit_the_shape)
 {
     refused("{" T("a", "BF16", "4", 0, 4) "}", 4,
         "its shape needs 8 bytes of BF16, data_offsets give 4");
-    refused("{" T("a", "F4", "3", 0, 2) "}", 2, "3 elements of F4 are 12 bits, not whole bytes");
+    refused("{" T("a", "F4", "3", 0, 2) "}", 2,
+        "3 elements of F4 are 12 bits, not whole bytes");
     refused("{" T("a", "F6_E2M3", "2", 0, 2) "}", 2, "12 bits, not whole bytes");
     struct st_header h;
     accepted(&h, "{" T("a", "F4", "4", 0, 2) "," T("b", "F6_E3M2", "4", 2, 5) "}", 5);
@@ -258,8 +290,10 @@ Test(field_reports, B_76_sizes_that_overflow_are_refused)
             "{\"a\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[0,4]}}", huge[i]);
         refused(json, 4, "overflows 64 bits");
     }
-    refused("{" T("a", "U8", "9223372036854775808", 0, 1) "}", 1, "a number beyond what 64 bits hold");
-    refused("{" T("a", "U8", "1", 0, 18446744073709551616) "}", 1, "a number beyond what 64 bits");
+    refused("{" T("a", "U8", "9223372036854775808", 0, 1) "}", 1,
+        "a number beyond what 64 bits hold");
+    refused("{" T("a", "U8", "1", 0, 18446744073709551616) "}", 1,
+        "a number beyond what 64 bits");
     refused("{" T("a", "U8", "1e999", 0, 1) "}", 1, "a number beyond what 64 bits");
     /* 2^63-1 bytes are consistent with themselves, but no file holds them. */
     refused("{" T("a", "U8", "1152921504606846975", 0, 1152921504606846975) "}", 1,
@@ -269,8 +303,10 @@ Test(field_reports, B_76_sizes_that_overflow_are_refused)
 Test(field_reports, B_85_known_types_are_kept_and_unknown_ones_refused)
 {
     struct st_header h;
-    accepted(&h, "{" T("a", "F8_E8M0", "2", 0, 2) "," T("b", "I64", "1", 2, 10) ","
-        T("c", "F4", "2", 10, 11) "}", 11);
+    accepted(&h,
+        "{" T("a", "F8_E8M0", "2", 0, 2) "," T("b", "I64", "1", 2, 10) "," T(
+            "c", "F4", "2", 10, 11) "}",
+        11);
     cr_assert_eq(h.tensors[0].dtype, GLM_F8_E8M0);
     cr_assert_eq(h.tensors[1].dtype, GLM_I64);
     cr_assert_eq(h.tensors[2].dtype, GLM_F4);
@@ -320,7 +356,8 @@ static void read_refused(const void *bytes, size_t size, const char *sentence)
     struct glm_error err = {0};
     void *copy = (void *)1;
     tmpdir_write(tmpdir_path(dir, "m.safetensors"), bytes, size);
-    cr_assert_eq(st_read(&h, tmpdir_path(dir, "m.safetensors"), &copy, &err), GLM_EFORMAT);
+    cr_assert_eq(
+        st_read(&h, tmpdir_path(dir, "m.safetensors"), &copy, &err), GLM_EFORMAT);
     cr_assert(strstr(err.text, sentence), "wanted '%s', got '%s'", sentence, err.text);
     cr_assert(strstr(err.text, "m.safetensors: "), "%s", err.text);
     cr_assert_null(copy);
@@ -330,7 +367,8 @@ static void read_refused(const void *bytes, size_t size, const char *sentence)
 Test(field_reports, B_59_other_files_are_named_for_what_they_are)
 {
     static const char lfs[] = "version https://git-lfs.github.com/spec/v1\noid sha256:"
-        "4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 5363242912\n";
+                              "4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d1"
+                              "7e2393\nsize 5363242912\n";
     read_refused(lfs, sizeof lfs - 1, "a Git LFS pointer");
     read_refused("", 0, "an empty file");
     read_refused("<!DOCTYPE html>\n<html><body>404", 31, "an HTML or XML page");
@@ -351,7 +389,10 @@ Test(field_reports, B_59_other_files_are_named_for_what_they_are)
 
 Test(field_reports, B_59_and_B_22_a_cut_file_is_named_with_both_lengths)
 {
-    struct st_tensor t = {.name = "w", .name_length = 1, .dtype = GLM_U8, .rank = 1,
+    struct st_tensor t = {.name = "w",
+        .name_length = 1,
+        .dtype = GLM_U8,
+        .rank = 1,
         .shape = (int64_t[]){2000000}};
     struct glm_error err = {0};
     void *bytes;
@@ -362,11 +403,13 @@ Test(field_reports, B_59_and_B_22_a_cut_file_is_named_with_both_lengths)
     memcpy(file, bytes, size);
     const size_t lengths[] = {size + 1999999, size + 1000000, size};
     for (size_t i = 0; i < 3; i++) {
-        snprintf(want, sizeof want, "the file is cut: its header describes %zu bytes, %zu are",
-            size + 2000000, lengths[i]);
+        snprintf(want, sizeof want,
+            "the file is cut: its header describes %zu bytes, %zu are", size + 2000000,
+            lengths[i]);
         read_refused(file, lengths[i], want);
     }
-    snprintf(want, sizeof want, "the file is cut: the header alone needs %zu bytes, 40 are", size);
+    snprintf(want, sizeof want,
+        "the file is cut: the header alone needs %zu bytes, 40 are", size);
     read_refused(file, 40, want);
     free(file);
     free(bytes);
@@ -375,8 +418,11 @@ Test(field_reports, B_59_and_B_22_a_cut_file_is_named_with_both_lengths)
 Test(safetensors, reads_a_file_and_keeps_its_header_bytes)
 {
     char *dir = tmpdir_new();
-    struct st_tensor t[2] = {
-        {.name = "b\"\n", .name_length = 3, .dtype = GLM_F32, .rank = 2, .shape = (int64_t[]){2, 3}},
+    struct st_tensor t[2] = {{.name = "b\"\n",
+                                 .name_length = 3,
+                                 .dtype = GLM_F32,
+                                 .rank = 2,
+                                 .shape = (int64_t[]){2, 3}},
         {.name = "a", .name_length = 1, .dtype = GLM_F8_E4M3, .rank = 0}};
     struct glm_error err = {0};
     void *bytes, *copy;
@@ -409,10 +455,17 @@ Test(safetensors, reads_a_file_and_keeps_its_header_bytes)
 
 Test(safetensors, writes_only_what_the_format_allows)
 {
-    struct st_tensor twice[2] = {{.name = "a", .name_length = 1}, {.name = "a", .name_length = 1}};
-    struct st_tensor huge = {.name = "a", .name_length = 1, .dtype = GLM_F64, .rank = 2,
+    struct st_tensor twice[2] = {
+        {.name = "a", .name_length = 1}, {.name = "a", .name_length = 1}};
+    struct st_tensor huge = {.name = "a",
+        .name_length = 1,
+        .dtype = GLM_F64,
+        .rank = 2,
         .shape = (int64_t[]){INT64_C(1) << 40, INT64_C(1) << 40}};
-    struct st_tensor odd = {.name = "a", .name_length = 1, .dtype = GLM_F4, .rank = 1,
+    struct st_tensor odd = {.name = "a",
+        .name_length = 1,
+        .dtype = GLM_F4,
+        .rank = 1,
         .shape = (int64_t[]){3}};
     struct glm_error err = {0};
     void *bytes;
@@ -459,11 +512,13 @@ static void agrees(const char *name)
         const struct st_tensor *t = &h.tensors[i];
         const json_t *w = json_object_get(want, t->name);
         cr_assert_not_null(w, "%s: %s", name, t->name);
-        cr_assert_str_eq(glm_dtype_name(t->dtype), json_string_value(json_object_get(w, "dtype")));
+        cr_assert_str_eq(
+            glm_dtype_name(t->dtype), json_string_value(json_object_get(w, "dtype")));
         const json_t *shape = json_object_get(w, "shape");
         cr_assert_eq((size_t)t->rank, json_array_size(shape));
         for (int d = 0; d < t->rank; d++)
-            cr_assert_eq(t->shape[d], json_integer_value(json_array_get(shape, (size_t)d)));
+            cr_assert_eq(
+                t->shape[d], json_integer_value(json_array_get(shape, (size_t)d)));
         const char *hex = json_string_value(json_object_get(w, "bytes"));
         cr_assert_eq(strlen(hex), 2 * (t->end - t->begin));
         for (uint64_t b = t->begin; b < t->end; b++, hex += 2) {
@@ -500,8 +555,10 @@ Test(safetensors, parses_a_million_tensors_below_512_mb, .timeout = 120)
     FILE *f = fopen(path, "wb+");
     fseek(f, 8, SEEK_SET);
     for (int i = 0; i < COUNT; i++)
-        fprintf(f, "%c\"model.layers.%018d.wt\":{\"dtype\":\"U8\",\"shape\":[1],"
-            "\"data_offsets\":[%d,%d]}", i ? ',' : '{', COUNT - i, i, i + 1);
+        fprintf(f,
+            "%c\"model.layers.%018d.wt\":{\"dtype\":\"U8\",\"shape\":[1],"
+            "\"data_offsets\":[%d,%d]}",
+            i ? ',' : '{', COUNT - i, i, i + 1);
     fputc('}', f);
     while (ftell(f) < 8 + ST_MAX_HEADER)
         fputc(' ', f);

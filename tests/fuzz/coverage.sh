@@ -39,6 +39,7 @@ for name in "${names[@]}"; do
     "$profdata" merge -sparse "$program.profraw" -o "$program.profdata" || status=1
     "$cov" report "$program" -instr-profile="$program.profdata" "${files[@]}" |
         awk -v name="$name" -v least="$LEAST" '
+            { sub(/^.*\//, "", $1) }
             NF >= 10 && ($1 ~ /\.c$/ || $1 == "TOTAL") {
                 printf "%-4s fuzz coverage %s: %s %s of %s lines\n",
                     ($1 == "TOTAL" && $10 + 0 < least ? "FAIL" : "ok"), name, $1, $10, $8

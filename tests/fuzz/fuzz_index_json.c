@@ -1,6 +1,6 @@
 /* Fuzzes the reader of model.safetensors.index.json against two small headers.
  *
- * Covers: convert/hfdir_index.c convert/jsonin.c
+ * Covers: convert/hfdir_index.c
  *
  * Input: the text of the index. The files: a.safetensors has x, y, both; b.safetensors has z and,
  * if the text's first byte is a space, both as well. */
@@ -14,7 +14,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static struct hf_file make_file(const char *name, const char *const *tensors, int64_t count)
+static struct hf_file make_file(
+    const char *name, const char *const *tensors, int64_t count)
 {
     struct st_tensor list[4];
     struct glm_error err = {0};
@@ -22,10 +23,12 @@ static struct hf_file make_file(const char *name, const char *const *tensors, in
     void *bytes;
     size_t n;
     for (int64_t i = 0; i < count; i++)
-        list[i] = (struct st_tensor){.name = tensors[i], .name_length = strlen(tensors[i]),
-            .dtype = GLM_U8, .rank = 0};
-    if (st_build(list, count, 8, &bytes, &n, &err) != 0 ||
-        st_parse(&f.header, name, bytes, n, n + (uint64_t)count, &err) != 0)
+        list[i] = (struct st_tensor){.name = tensors[i],
+            .name_length = strlen(tensors[i]),
+            .dtype = GLM_U8,
+            .rank = 0};
+    if (st_build(list, count, 8, &bytes, &n, &err) != 0
+        || st_parse(&f.header, name, bytes, n, n + (uint64_t)count, &err) != 0)
         abort();
     f.header_bytes = bytes;
     return f;
@@ -64,9 +67,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     }
     struct glm_error err = {0};
-    struct hf_source s = {.dir = (char *)(uintptr_t)"fuzz",
-        .files = files[size > 0 && data[0] == ' '], .file_count = 2};
-    char *text = malloc(size + 1); /* exactly as long as it is, so that ASan sees a step beyond */
+    struct hf_source s = {.dir = (char *)(uintptr_t) "fuzz",
+        .files = files[size > 0 && data[0] == ' '],
+        .file_count = 2};
+    char *text =
+        malloc(size + 1); /* exactly as long as it is, so that ASan sees a step beyond */
     char *exact = size ? realloc(text, size) : text;
     if (size)
         memcpy(exact, data, size);

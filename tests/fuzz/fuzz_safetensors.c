@@ -36,23 +36,27 @@ static void check(const struct st_header *h)
     uint64_t total = 0;
     for (int64_t i = 0; i < h->count; i++) {
         const struct st_tensor *t = &h->tensors[i];
-        require(t->name[t->name_length] == '\0' && strlen(t->name) == t->name_length, "name");
+        require(
+            t->name[t->name_length] == '\0' && strlen(t->name) == t->name_length, "name");
         require(i == 0 || strcmp(t[-1].name, t->name) < 0, "sorted, each once");
-        require(t->begin <= t->end && t->end <= h->file_size - h->data_start, "inside the file");
+        require(t->begin <= t->end && t->end <= h->file_size - h->data_start,
+            "inside the file");
         require(st_find(h, t->name, t->name_length) == t, "found");
         total += t->end - t->begin;
         copy[i] = *t;
     }
     require(total == h->file_size - h->data_start, "the data is covered");
     require(st_build(copy, h->count, 8, &bytes, &length, &err) == 0, "can be written");
-    require(st_parse(&again, "again", bytes, length, length + total, &err) == 0, "and read");
+    require(
+        st_parse(&again, "again", bytes, length, length + total, &err) == 0, "and read");
     require(again.count == h->count, "with as many tensors");
     st_clear(&again);
     free(bytes);
     free(copy);
 }
 
-static int parse_file(struct st_header *h, const uint8_t *data, size_t size, struct glm_error *err)
+static int parse_file(
+    struct st_header *h, const uint8_t *data, size_t size, struct glm_error *err)
 {
     static int fd = -1;
     static char path[64];
@@ -69,7 +73,8 @@ static int parse_file(struct st_header *h, const uint8_t *data, size_t size, str
     return code;
 }
 
-static int parse_text(struct st_header *h, const uint8_t *data, size_t size, struct glm_error *err)
+static int parse_text(
+    struct st_header *h, const uint8_t *data, size_t size, struct glm_error *err)
 {
     const size_t n = size - 2;
     uint8_t *bytes = malloc(n + 8);

@@ -22,14 +22,15 @@ static char *copy(const char *s)
     return c;
 }
 
-void hfedit_add(struct hfedit *h, int file, const char *name, enum glm_dtype dtype, int rank,
-    const int64_t *shape)
+void hfedit_add(struct hfedit *h, int file, const char *name, enum glm_dtype dtype,
+    int rank, const int64_t *shape)
 {
     h->tensors = realloc(h->tensors, ((size_t)h->count + 1) * sizeof *h->tensors);
     if (!h->tensors)
         die("no memory");
     struct hfedit_tensor *t = &h->tensors[h->count++];
-    *t = (struct hfedit_tensor){.name = copy(name), .file = file, .dtype = dtype, .rank = rank};
+    *t = (struct hfedit_tensor){
+        .name = copy(name), .file = file, .dtype = dtype, .rank = rank};
     memcpy(t->shape, shape, (size_t)rank * sizeof *shape);
 }
 
@@ -54,7 +55,8 @@ void hfedit_load(struct hfedit *h, const char *dir)
     if (!d)
         die(dir);
     for (const struct dirent *e; (e = readdir(d));)
-        if (strlen(e->d_name) > 12 && strcmp(e->d_name + strlen(e->d_name) - 12, ".safetensors") == 0)
+        if (strlen(e->d_name) > 12
+            && strcmp(e->d_name + strlen(e->d_name) - 12, ".safetensors") == 0)
             load_file(h, e->d_name);
     closedir(d);
 }
@@ -70,8 +72,11 @@ static void save_file(const struct hfedit *h, int file, json_t *map, json_int_t 
         const struct hfedit_tensor *t = &h->tensors[i];
         if (t->file != file)
             continue;
-        list[count++] = (struct st_tensor){.name = t->name, .name_length = strlen(t->name),
-            .dtype = t->dtype, .rank = t->rank, .shape = t->shape};
+        list[count++] = (struct st_tensor){.name = t->name,
+            .name_length = strlen(t->name),
+            .dtype = t->dtype,
+            .rank = t->rank,
+            .shape = t->shape};
         json_object_set_new(map, t->name, json_string(h->files[file]));
     }
     if (st_build(list, count, 8, &bytes, &size, &err) != 0)
@@ -92,9 +97,12 @@ void hfedit_save(const struct hfedit *h)
     json_int_t total = 0;
     for (int f = 0; f < h->file_count; f++)
         save_file(h, f, map, &total);
-    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map", map);
-    if (h->file_count > 1 && json_dump_file(index,
-            tmpdir_path(h->dir, "model.safetensors.index.json"), JSON_INDENT(2)) != 0)
+    json_t *index =
+        json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map", map);
+    if (h->file_count > 1
+        && json_dump_file(
+               index, tmpdir_path(h->dir, "model.safetensors.index.json"), JSON_INDENT(2))
+            != 0)
         die("index");
     json_decref(index);
 }
@@ -162,8 +170,8 @@ int hfedit_rename(struct hfedit *h, const char *where, const char *from, const c
     return renamed;
 }
 
-void hfedit_json(const char *dir, const char *file, const char *object, const char *key,
-    json_t *value)
+void hfedit_json(
+    const char *dir, const char *file, const char *object, const char *key, json_t *value)
 {
     json_error_t e;
     json_t *json = json_load_file(tmpdir_path(dir, "%s", file), 0, &e);

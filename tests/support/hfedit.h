@@ -34,8 +34,8 @@ void hfedit_drop(struct hfedit *h, const char *name);
 int hfedit_drop_like(struct hfedit *h, const char *part); /* how many names held it */
 /* Replaces `from` by `to` in each name that holds `where` ("" all); how many. */
 int hfedit_rename(struct hfedit *h, const char *where, const char *from, const char *to);
-void hfedit_add(struct hfedit *h, int file, const char *name, enum glm_dtype dtype, int rank,
-    const int64_t *shape);
+void hfedit_add(struct hfedit *h, int file, const char *name, enum glm_dtype dtype,
+    int rank, const int64_t *shape);
 
 /* One key of DIR/FILE (JSON) set; value NULL: removed. Takes value over. */
 void hfedit_json(const char *dir, const char *file, const char *object, const char *key,
