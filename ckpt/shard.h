@@ -1,7 +1,7 @@
 /* shard-*.h5: created by libhdf5, filled by plain writes; read by offsets from the manifest.
  *
  * Plain: all datasets are made at once with early allocation and no fill, their offsets are taken,
- * the file is closed; data then goes in with pwrite. zstd: plain pieces (scales, small arrays) get
+ * the file is closed; data then goes in with pwrite. zstd: plain pieces (scales, single numbers) get
  * their room first, the same way; then chunks go in through the library in the
  * order of the manifest (pieces, tiles), so equal content gives equal bytes. Every call into
  * libhdf5 is made under one lock (h5error.h). */

@@ -50,11 +50,11 @@ static int reserve(struct plan *p, struct glm_error *err)
 }
 
 /* Scales stay plain in packed shards: a conversion writes a matrix's scales when its last rows are
- * done, out of the order in which frames must come. So do the small arrays of section train. */
+ * done, out of the order in which frames must come. So do single numbers: a chunk has an axis. */
 static enum ckpt_encoding encoding_of(const struct plan *p, const struct ckpt_tensor *t)
 {
     const bool scale = t->block[0] * t->block[1] > 1;
-    return scale || t->section == SECTION_TRAIN || t->rank == 0 ? ENC_PLAIN : p->o.encoding;
+    return scale || t->rank == 0 ? ENC_PLAIN : p->o.encoding;
 }
 
 /* Adds a piece to its cell: to the volume being filled if it has room, else to a new one. */

@@ -216,23 +216,22 @@ static void small_shard(struct small_writer *w, const char *dir, int64_t no, boo
 {
     struct manifest *const m = w->s->m;
     const char *const path = tmpdir_path(dir, "%s", m->shards[no].file);
-    if (packed)
-        shard_create_packed(&w->packed, m, no, path, w->err);
-    else if (shard_create_plain(m, no, path, w->err) == 0)
+    if ((packed ? shard_create_packed(&w->packed, m, no, path, w->err)
+                : shard_create_plain(m, no, path, w->err)) == 0)
         w->plain = fopen(path, "r+b");
     for (int64_t i = 0; w->err->code == GLM_OK && i < m->piece_count; i++)
         if (m->pieces[i].shard == no) {
-            if (packed)
+            if (m->pieces[i].encoding == ENC_ZSTD)
                 small_put_packed(w, i);
             else
                 small_put_plain(w, &m->pieces[i]);
         }
+    if (w->plain)
+        fclose(w->plain);
     if (packed && w->err->code == GLM_OK)
         shard_close_packed(w->packed, w->s->chunks, w->err);
     else if (packed)
         shard_abandon_packed(w->packed);
-    else if (w->plain)
-        fclose(w->plain);
     w->packed = NULL;
     w->plain = NULL;
     if (w->err->code == GLM_OK)
