@@ -1,6 +1,7 @@
 /* Opening a model directory: each right form is accepted, places point at the bytes they should,
  * and tensors lost or invented are told apart. */
 #include "tests/convert/hfcase.h"
+#include "tests/support/tiny.h"
 
 /* ---- what is right --------------------------------------------------------------------------- */
 
@@ -38,6 +39,31 @@ Test(hfdir, opens_one_file_without_index)
     cr_assert_eq(s->file_count, 1);
     hfdir_close(s);
     tmpdir_remove(dir);
+}
+
+Test(hfdir, opens_what_transformers_wrote)
+{
+    static const struct {
+        const char *name;
+        int64_t tensors;
+        bool fused, no_mtp;
+    } tiny[] = {{"fixtures/tiny-a-bf16", 296, false, false},
+        {"fixtures/tiny-a-bf16-fused", 296, true, false},
+        {"fixtures/tiny-a-bf16-nomtp", 249, false, true},
+        {"fixtures/tiny-b-plain-bf16", 249, false, false},
+        {"fixtures/tiny-c-f32", 316, false, false}};
+    for (size_t i = 0; i < sizeof tiny / sizeof tiny[0]; i++) {
+        struct glm_error err = {0};
+        dir = tmpdir_new();
+        cr_assert_eq(tiny_write(dir, tiny[i].name, &err), 0, "%s", err.text);
+        if (tiny[i].no_mtp)
+            refused("47 tensors missing, all of the MTP layer", "--no-mtp");
+        struct hf_source *s = open_with(&(struct hf_options){.no_mtp = tiny[i].no_mtp});
+        cr_assert_eq(s->fused, tiny[i].fused, "%s", tiny[i].name);
+        cr_assert_eq(s->tensors, tiny[i].tensors, "%s", tiny[i].name);
+        hfdir_close(s);
+        tmpdir_remove(dir);
+    }
 }
 
 Test(hfdir, opens_a_hub_cache_through_its_links)
