@@ -78,6 +78,7 @@ void h5_lock(void)
 {
     pthread_mutex_lock(&h5_mutex);
     if (!h5_ready) {
+        H5dont_atexit(); /* after a failed write the library's own clean-up at exit crashes */
         H5open();
         H5PLset_loading_state(0);
         H5Zregister(&h5_zstd_class);

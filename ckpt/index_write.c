@@ -350,9 +350,15 @@ static int write_finish(struct index_writer *w, const unsigned char *tiles,
     if (write_read_back(w, fd, tiles, chunks, block) != 0 || write_hash_rest(w, fd, block) != 0)
         goto out;
     index_block_print(&w->block, first);
-    if (pwrite(fd, first, sizeof first, 0) != (ssize_t)sizeof first)
-        glm_fail_errno(w->err, "write the user block");
-    else if (fsync(fd) != 0)
+    for (size_t at = 0; at < sizeof first;) {
+        const ssize_t n = pwrite(fd, first + at, sizeof first - at, (off_t)at);
+        if (n <= 0) {
+            glm_fail_errno(w->err, "write the user block");
+            goto out;
+        }
+        at += (size_t)n;
+    }
+    if (fsync(fd) != 0)
         glm_fail_errno(w->err, "fsync");
 out:
     if (fd >= 0)

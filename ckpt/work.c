@@ -107,12 +107,27 @@ static enum owner judge(const char *text, char host[HOST_NAME_MAX + 1], long *pi
     return OWNER_ALIVE;
 }
 
+/* The kernel may take a part only: at the end of a disk, or at a signal. */
+static bool write_all(int fd, const char *data, size_t size)
+{
+    while (size > 0) {
+        const ssize_t n = write(fd, data, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        data += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
 static int write_small(const char *path, const char *text, struct glm_error *err)
 {
     const size_t size = strlen(text);
     const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 
-    if (fd < 0 || write(fd, text, size) != (ssize_t)size)
+    if (fd < 0 || !write_all(fd, text, size))
         glm_fail_errno(err, "%s: write", path);
     if (fd >= 0)
         close(fd);
@@ -292,7 +307,7 @@ int work_journal(struct work *w, const char *text, struct glm_error *err)
     }
     if (fclose(f) != 0)
         glm_fail(err, GLM_ENOMEM, "%s: no memory for the journal", w->partial);
-    else if (write(w->journal, out, size) != (ssize_t)size || fdatasync(w->journal) != 0)
+    else if (!write_all(w->journal, out, size) || fdatasync(w->journal) != 0)
         glm_fail_errno(err, "%s/journal: write", w->partial);
     free(out);
     return (int)err->code;
@@ -453,6 +468,9 @@ int work_open(
         glm_fail_errno(err, "%s: create", w->partial);
         goto out;
     }
+    /* Before anything in it is called durable, the folder itself must be. */
+    if (dio_sync_folder(w->parent, err) != GLM_OK)
+        goto out;
     if (take_lease(w, o->take_lease, err) != GLM_OK)
         goto out;
     sweep_leases(w);
@@ -511,10 +529,13 @@ static int remove_ours(struct work *w, const char *name, struct glm_error *err)
 
 int work_commit(struct work *w, const char *const *extras, struct glm_error *err)
 {
+    /* The journal first, and durably: what it says is done rests on the extras. */
+    if (remove_ours(w, "journal", err) != GLM_OK || dio_sync_folder(w->partial, err) != GLM_OK)
+        return (int)err->code;
     for (int i = 0; extras != NULL && extras[i] != NULL; i++)
         if (remove_ours(w, extras[i], err) != GLM_OK)
             return (int)err->code;
-    if (remove_ours(w, "journal", err) != GLM_OK || remove_ours(w, "lease", err) != GLM_OK ||
+    if (remove_ours(w, "lease", err) != GLM_OK ||
         dio_sync_folder(w->partial, err) != GLM_OK)
         return (int)err->code;
     w->owner = false;
