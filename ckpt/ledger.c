@@ -151,10 +151,13 @@ int ledger_sync(struct ledger *l, struct work *w, ledger_sync_fn *fn, void *ctx,
     l->run_count = l->run_room = 0;
     l->pending_bytes = 0;
     pthread_mutex_unlock(&l->lock);
-    if (count > 0) {
+    if (l->broken) {
+        glm_fail(err, GLM_EIO, "an earlier sync failed; nothing more is recorded as written");
+    } else if (count > 0) {
         count = joined_runs(runs, count);
         if (fn(ctx, runs, count, err) == GLM_OK)
             journal_runs(w, runs, count, err);
+        l->broken = err->code != GLM_OK;
     }
     free(runs);
     pthread_mutex_unlock(&l->sync_lock);

@@ -22,6 +22,7 @@ struct ledger {
     int64_t run_count, run_room;
     int64_t done;
     uint64_t pending_bytes;
+    bool broken;           /* a sync failed: nothing is journaled any more */
     pthread_mutex_t lock, sync_lock;
 };
 
@@ -40,7 +41,9 @@ int64_t ledger_missing(struct ledger *l, int64_t *first);
  * group -1: nothing to journal by itself (a packed shard journals when it is whole). */
 int ledger_add(struct ledger *l, int64_t group, int64_t first, int64_t count, uint64_t bytes,
     bool *due, struct glm_error *err);
-/* Syncs and journals everything added so far. One at a time; others wait for it. */
+/* Syncs and journals everything added so far. One at a time; others wait for it. After a failure no
+ * later call journals anything: the kernel reports a lost write once, and rows whose bytes were
+ * lost may be added after that. */
 int ledger_sync(struct ledger *l, struct work *w, ledger_sync_fn *fn, void *ctx,
     struct glm_error *err);
 /* Rows that turned out not to be there after all (a file that a power cut took). */

@@ -12,8 +12,10 @@ enum { PARSE_ALIGN = 4096, PARSE_BLOCK_MAX = 4096 };
 
 /* ---- tensors -------------------------------------------------------------------------------- */
 
-/* A scale's name -> the weight's row. How many elements a scale stands for is on its line. */
-static const struct table_entry *parse_scale(struct parse *p, const struct field *name)
+/* A scale's name -> the weight's row. How many elements a scale stands for is on its line. Weights
+ * have scales where the release quantises them; an optimizer may keep any matrix in codes. */
+static const struct table_entry *parse_scale(
+    struct parse *p, enum ckpt_section section, const struct field *name)
 {
     static const char *const suffixes[] = {".weight_scale_inv", ".weight_scale", ".scale"};
     char weight[512];
@@ -24,7 +26,7 @@ static const struct table_entry *parse_scale(struct parse *p, const struct field
             continue;
         const struct table_entry *const e
             = table_find(p->table, weight, strlen(weight), &member);
-        if (e && member < 0 && e->quantised)
+        if (e && member < 0 && (e->quantised || (section != SECTION_WEIGHT && e->rank >= 2)))
             return e;
     }
     return NULL;
@@ -76,11 +78,17 @@ static int parse_tensor_name(struct parse *p, struct tensor_line *t)
     if (t->entry && member >= 0)
         return parse_fail(p, "tensor '%s' is a member of a stack", t->name);
     if (!t->entry) {
-        t->entry = parse_scale(p, name);
+        t->entry = parse_scale(p, t->section, name);
         t->scale = t->entry != NULL;
     }
     return t->entry ? 0 : parse_fail(p, "tensor '%s' is not in the table of this config.json",
         t->name);
+}
+
+/* Whether scales may follow a tensor: E4M3 weights, optimizer state in any code of 8 bits. */
+static bool parse_is_code(const struct ckpt_tensor *t)
+{
+    return t->section == SECTION_WEIGHT ? t->dtype == GLM_F8_E4M3 : glm_dtype_bits(t->dtype) == 8;
 }
 
 /* Sections in order; in them rows in table order, a scale right after its weight; train by name. */
@@ -96,7 +104,7 @@ static int parse_tensor_order(struct parse *p, const struct tensor_line *t)
     else if (same_section && !t->scale)
         fine = last->entry < t->entry;
     if (t->scale)
-        fine = same_section && last->entry == t->entry && last->dtype == GLM_F8_E4M3
+        fine = same_section && last->entry == t->entry && parse_is_code(last)
             && last->block[0] == 1 && last->block[1] == 1;
     return fine ? 0 : parse_fail(p, "tensor '%s' is out of order", t->name);
 }

@@ -186,7 +186,7 @@ static int put_in_turn(struct writer *w, int64_t piece, int64_t first,
     while (s->cursor != position && !w->failed)
         pthread_cond_wait(&s->turn, &s->lock);
     if (w->failed)
-        glm_fail(err, GLM_EIO, "stopped: another part failed");
+        glm_fail(err, GLM_ESTOPPED, "stopped: another part failed");
     else
         writer_ensure_shard(w, p->shard, err);
     for (int64_t i = 0; err->code == GLM_OK && i < list->count; i++) {

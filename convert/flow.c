@@ -270,6 +270,11 @@ static int copy(struct flow *f, const struct job *j, struct flow_thread *t, stru
     if (flow_reserve(&t->in, size + 2 * DIO_ALIGN, err) != GLM_OK ||
         s->read(s->ctx, from, &j->at, &t->in, &data, t->digests, &known, t, err) != GLM_OK)
         return (int)err->code;
+    if (to->derived && f->sink->note != NULL) {
+        if (!known)
+            reader_hash_tiles(&to->grid, &j->at, element_of(s->m, from), data, t->digests);
+        return f->sink->note(f->sink->ctx, j->tensor, &j->at, t->digests, err);
+    }
     return f->sink->put(
         f->sink->ctx, j->tensor, &j->at, data, known ? t->digests : NULL, t, err);
 }
@@ -341,16 +346,28 @@ static struct job *take_job(struct flow *f)
     return j;
 }
 
+/* Whether a job's failure is the one to tell of: the smallest job's, but a job that ended only
+ * because another had failed (GLM_ESTOPPED) has nothing to tell. */
+static bool tells_more(const struct flow *f, int64_t number, const struct glm_error *err)
+{
+    const bool idle = err->code == GLM_ESTOPPED, had_idle = f->error.code == GLM_ESTOPPED;
+
+    if (f->failed_job < 0)
+        return true;
+    return idle == had_idle ? number < f->failed_job : had_idle;
+}
+
 static void job_ended(struct flow *f, const struct job *j, bool skipped, const struct glm_error *err)
 {
     const uint64_t bytes = bytes_of(f->sink->m, j->tensor, &j->at);
+    const bool noted = f->sink->m->tensors[j->tensor].derived && f->sink->note != NULL;
     const int64_t number = j - f->jobs;
     bool wake = false;
 
     pthread_mutex_lock(&f->lock);
     f->in_flight -= job_cost(f, j);
     if (err->code != GLM_OK) {
-        if (f->failed_job < 0 || number < f->failed_job) {
+        if (tells_more(f, number, err)) {
             f->failed_job = number;
             f->error = *err;
         }
@@ -359,7 +376,7 @@ static void job_ended(struct flow *f, const struct job *j, bool skipped, const s
         f->done += bytes;
         if (skipped) {
             f->stats.skipped_bytes += bytes;
-        } else {
+        } else if (!noted) { /* of a derived tensor only digests pass */
             f->stats.read_bytes += bytes_of(f->source->m, f->items[j->tensor].from, &j->at);
             f->stats.written_bytes += bytes;
         }

@@ -17,8 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/ledger.h"
-#include "ckpt/region.h"
 #include "convert/ends.h"
 #include "convert/hfstored.h"
 

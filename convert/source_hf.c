@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ckpt/region.h"
 #include "convert/ends.h"
 
 struct hf_reader {
