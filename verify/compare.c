@@ -43,6 +43,10 @@ static void compare_pair(const struct compare *c, const void *a, const void *b, 
     struct diff_stats *s)
 {
     const enum glm_dtype dtype = c->numbers ? GLM_F32 : c->dtype;
+    if (!element_known(dtype)) { /* not one real number: bits only */
+        s->beyond++;
+        return;
+    }
     const double va = element_value(dtype, a, i), vb = element_value(dtype, b, i);
     if (isnan(va) || isnan(vb)) {
         s->nan++;

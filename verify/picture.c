@@ -309,7 +309,7 @@ static void picture_row_draw(const struct picture *p, const struct picture_row *
     if (r->count > 1)
         fprintf(out,
             "<text x=\"%d\" y=\"%d\" class=\"row\" text-anchor=\"end\">%s"
-            "<tspan class=\"faint\"> × %lld</tspan></text>\n",
+            "<tspan class=\"faint\" dx=\"5\">× %lld</tspan></text>\n",
             x, middle, name, (long long)r->count);
     else
         fprintf(out,
@@ -386,13 +386,16 @@ static void picture_legend(const struct picture *p, const struct inspect_summary
         const double share = s->all.stored > 0
             ? 100.0 * (double)s->kind[k].stored / (double)s->all.stored
             : 0;
+        char percent[24];
+        snprintf(
+            percent, sizeof percent, share < 0.05 ? "below 0.1 %%" : "%.1f %%", share);
         fprintf(out,
             "<rect x=\"%d\" y=\"%d\" width=\"16\" height=\"16\" rx=\"3\" fill=\"%s\"/>"
             "<text x=\"%d\" y=\"%d\" class=\"row\">%s<tspan class=\"faint\" dx=\"8\">%s, "
-            "%.*f %%</tspan></text>\n",
+            "%s</tspan></text>\n",
             x, top, picture_colour[k], x + 24, top + 13,
             table_kind_name((enum table_kind)k), picture_bytes(s->kind[k].stored, text),
-            share < 0.1 ? 3 : 1, share);
+            percent);
         shown++;
     }
     fprintf(out,

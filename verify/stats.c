@@ -351,6 +351,9 @@ int inspect_stats(struct inspect *in, const struct inspect_tensor *t, int thread
     struct stats st = {
         .s = &in->side, .t = t, .r = &in->side.rows[t->row], .events = events};
     *out = (struct inspect_stats){.count = t->elements};
+    if (!element_known(t->dtype))
+        return glm_fail(err, GLM_EUSAGE, "'%s' is %s: its elements are not real numbers",
+            t->name, glm_dtype_name(t->dtype));
     st.codes = !t->quantised && glm_dtype_size(st.r->dtype) <= 2;
     pthread_mutex_init(&st.lock, NULL);
     st.code_counts = calloc(STATS_CODES, sizeof *st.code_counts);

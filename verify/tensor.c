@@ -314,6 +314,9 @@ int inspect_slice(struct inspect *in, const struct inspect_tensor *t, const char
     struct inspect_slice *out, struct glm_error *err)
 {
     *out = (struct inspect_slice){0};
+    if (!element_known(t->dtype))
+        return glm_fail(err, GLM_EUSAGE, "'%s' is %s: its elements are not real numbers",
+            t->name, glm_dtype_name(t->dtype));
     if (slice_parse(t, spec, out, err) != GLM_OK)
         return err->code;
     out->values = malloc(((size_t)out->count + 1) * sizeof *out->values);
