@@ -143,7 +143,7 @@ class Piece:
 class Tensor:
     """A line `tensor` of the manifest."""
     __slots__ = ("section", "name", "dtype", "shape", "fingerprint", "first_tile", "derived",
-                 "scale_rule", "pieces", "stack", "dims", "tile", "grid")
+                 "scale_rule", "block", "pieces", "stack", "dims", "tile", "grid")
 
     def __repr__(self):
         return "<Tensor %s/%s %s %s>" % (self.section, self.name, self.dtype, list(self.shape))
@@ -169,14 +169,16 @@ def _is_stack(name):
     return ".mlp.experts." in name
 
 
+# A scale's name is its weight's with ".weight" replaced.
+SCALE_SUFFIXES = (".weight_scale_inv", ".weight_scale", ".scale")
 # Matrices whose columns are split: their tiles are 1024 x 256.
 _COLUMN_CUT = ("o_proj.weight", "down_proj.weight")
 
 
 def _is_column_cut(name):
-    for suffix in ("_scale_inv", "_scale"):
-        if name.endswith(".weight" + suffix):
-            name = name[:-len(suffix)]
+    for suffix in SCALE_SUFFIXES:
+        if name.endswith(suffix):
+            name = name[:-len(suffix)] + ".weight"
     return name.endswith(_COLUMN_CUT)
 
 
@@ -276,6 +278,7 @@ class Checkpoint:
         t.fingerprint, t.first_tile = f[5], int(f[6])
         t.derived = f[7:] == ["derived master"]
         t.scale_rule = f[7][11:] if f[7:] and f[7].startswith("scale_rule ") else None
+        t.block = _numbers(f[7][6:]) if f[7:] and f[7].startswith("block ") else None
         t.pieces = []
         if t.dtype not in STORED:
             raise CheckpointError("tensor '%s': element type %s is not known" % (t.name, t.dtype))
@@ -462,12 +465,13 @@ class Checkpoint:
 
     def scale_of(self, name):
         """(name of the scales, rows and columns that one stands for), or None."""
-        for suffix, block in (("_scale_inv", (128, 128)), ("_scale", (1, 32))):
+        for suffix in SCALE_SUFFIXES if name.endswith(".weight") else ():
             try:
-                self.find(name + suffix)
-                return name + suffix, block
+                t, _ = self.find(name[:-len(".weight")] + suffix)
             except KeyError:
-                pass
+                continue
+            if t.block:
+                return name[:-len(".weight")] + suffix, t.block
         return None
 
     def read(self, name, index=None, section="weight", dequantise=False, verify=False):
@@ -478,6 +482,8 @@ class Checkpoint:
         scale_name, (rows, cols) = self.scale_of(name)
         whole = to_values(self.read_stored(name, None, section, verify), t.dtype)
         s = self.read(scale_name, None, section, verify=verify)
+        if s.dtype == np.uint8:  # E8M0 under the plain name of a byte
+            s = E8M0[s]
         s = np.repeat(np.repeat(s, rows, -2), cols, -1)[..., :whole.shape[-2], :whole.shape[-1]]
         with np.errstate(over="ignore", invalid="ignore"):
             out = whole * s
