@@ -81,6 +81,13 @@ def map_checkpoint(ckpt, kind):
                 if at >= 0:
                     regions.append(Region("side files", "index.h5", at, at + int(f[2]), None, None, f[1]))
                     inside.append((at, at + int(f[2])))
+    at = index.find(b"GCOL")  # global heap collections: the mappings of virtual datasets
+    while at >= 0:
+        size = int.from_bytes(index[at + 8:at + 16], "little")
+        if not any(b <= at < e for b, e in inside) and at + size <= len(index):
+            regions.append(Region("virtual-view heap", "index.h5", at, at + size, None, None, None))
+            inside.append((at, at + size))
+        at = index.find(b"GCOL", at + 4)
     regions += gaps("index structures", "index.h5", len(index), inside)
     for name in shards:
         regions += gaps("skeleton", name, (ckpt / name).stat().st_size, data[name])
@@ -184,7 +191,8 @@ def make(top):
     config = json.loads((ROOT / "fixtures/configs/t1.json").read_text())
     config.update(num_hidden_layers=2, mlp_layer_types=["dense", "sparse"],
                   indexer_types=["full"] * 2, n_routed_experts=2, num_experts_per_tok=2,
-                  vocab_size=128, hidden_size=128, num_attention_heads=2)
+                  vocab_size=256, hidden_size=128, num_attention_heads=4,
+                  num_key_value_heads=4)
     kinds = {
         "bf16": ([], []), "zstd": (["--gauss"], ["--compress", "zstd"]),
         "fp8": (["--fp8", "16,16"], []), "fp8-zstd": (["--fp8", "16,16", "--gauss"],

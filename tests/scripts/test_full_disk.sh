@@ -49,7 +49,7 @@ if [ $status -eq 0 ]; then
 else
     check "full_in_the_middle_ends_with_status_4" "[ $status -eq 4 ]"
     check "full_in_the_middle_leaves_no_target" "[ ! -e $work/disk/ckpt ]"
-    check "full_in_the_middle_names_the_file" "grep -q shard- $work/err"
+    check "full_in_the_middle_names_the_file" "grep -q ckpt.partial/ $work/err"
 fi
 rm -f "$work/disk/filler"
 [ -e "$work/disk/ckpt" ] || "$BIN/glm-import" --quiet "$work/src" "$work/disk/ckpt" 2> "$work/err"
