@@ -18,6 +18,7 @@
 enum {
     DIRECT_FROM = 64 * 1024, /* smaller transfers: one system call through the cache is cheaper */
     MEMORY_ALIGN = 512,      /* what block devices ask of memory; DIO_ALIGN holds everywhere */
+    HUGE_FROM = 4 << 20,
     PIECE = 1 << 30,         /* Linux moves at most 2^31-4096 bytes a call */
 };
 
@@ -83,7 +84,11 @@ void dio_close(struct dio *f)
 void *dio_alloc(size_t size)
 {
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED)
+        return NULL;
+    if (size >= HUGE_FROM)
+        madvise(p, size, MADV_HUGEPAGE); /* fewer pages to pin for each direct transfer */
+    return p;
 }
 
 void dio_free(void *p, size_t size)

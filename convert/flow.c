@@ -71,7 +71,10 @@ int64_t flow_cut(const struct tile_grid *g, size_t element, bool whole_width, bo
         return 0;
     const int64_t band = smaller(g->tile[1], g->dims[1]) * g->dims[2] * (int64_t)element;
     const int64_t member = g->dims[1] * g->dims[2] * (int64_t)element;
-    const int64_t members = narrow ? 1 : at_least_one(smaller(FLOW_TARGET / member, g->dims[0]));
+    /* Small matrices go several to a job; from FLOW_ALONE on one is worth a read of its own. */
+    const int64_t members = narrow || member >= FLOW_ALONE
+        ? 1
+        : at_least_one(smaller(FLOW_TARGET / at_least_one(member), g->dims[0]));
     const int64_t col_cuts =
         whole_width ? 1 : smaller(g->count[2], at_least_one(div_up(band, FLOW_WIDEST)));
     const int64_t tile_cols = div_up(g->count[2], col_cuts);

@@ -13,6 +13,7 @@
 
 enum {
     FLOW_TARGET = 8 << 20,   /* bytes of a job, where tiles allow */
+    FLOW_ALONE = 256 << 10,  /* a member of at least this many bytes is a job by itself */
     FLOW_WIDEST = 32 << 20,  /* a band of tiles past this is cut by columns, where the sink allows */
     FLOW_BUDGET = 192 << 20, /* bytes in flight, all threads together */
     FLOW_KEEP = 40 << 20,    /* a thread's buffer past this is given back after the job */
