@@ -22,7 +22,7 @@ endif
 
 # Debian packages: to build and test; more for `make lint` and `make test-long`.
 DEBS      := build-essential pkg-config libhdf5-dev hdf5-tools libjansson-dev libzstd-dev libssl-dev \
-             libcriterion-dev mandoc python3-venv python3-h5py clang libclang-rt-14-dev
+             libblis-serial-dev libcriterion-dev mandoc python3-venv python3-h5py clang libclang-rt-14-dev
 DEBS_MORE := clang-format cppcheck shellcheck valgrind bash-completion
 
 # ---- what this machine has --------------------------------------------------------------------
@@ -39,10 +39,13 @@ CFLAGS_asan    := -O1 -g -DSIMD_BASELINE -fsanitize=address,undefined -fno-omit-
 CFLAGS  := -std=c11 -D_GNU_SOURCE -fPIC -ffp-contract=off -pthread $(WARN) $(CFLAGS_$(CONFIG)) -I. \
            $(PKG_CFLAGS) $(EXTRA_CFLAGS)
 LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(CONFIG))) $(EXTRA_LDFLAGS)
-LIBS    := $(PKG_LIBS) -lm
+LIBS    := $(PKG_LIBS) -lblis -lm
 
 # ---- what there is to build -------------------------------------------------------------------
-LIB_SRC  := $(wildcard kernels/base/*.c ckpt/*.c convert/*.c verify/*.c)
+LIB_SRC  := $(wildcard kernels/base/*.c kernels/*.c ckpt/*.c convert/*.c verify/*.c)
+# Operations on the CPU: a file that includes mode.h is compiled for each element type.
+CPU_SRC  := $(wildcard kernels/cpu/*.c)
+MODE_SRC := $(shell grep -lE '"kernels/cpu/(mode|lanes).h"' $(CPU_SRC))
 CLI_SRC  := $(filter-out cli/glm-%,$(wildcard cli/*.c))
 PROG_SRC := $(wildcard cli/glm-*.c)
 TEST_SRC := $(wildcard tests/*/test_*.c)
@@ -50,6 +53,9 @@ SUP_SRC  := $(filter-out tests/support/main_%,$(wildcard tests/support/*.c))
 TOOL_SRC := $(wildcard tests/support/main_*.c)
 
 obj = $(1:%.c=$(BUILD)/%.o)
+LIB_OBJ  := $(call obj,$(LIB_SRC)) $(BUILD)/kernels/cpu.o
+CPU_OBJ  := $(call obj,$(filter-out $(MODE_SRC),$(CPU_SRC))) \
+            $(foreach m,f32 f64 bf16,$(MODE_SRC:%.c=$(BUILD)/%.$m.o))
 LIB      := $(BUILD)/libglm.a
 PROGS    := $(PROG_SRC:cli/%.c=$(BUILD)/bin/%)
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
@@ -84,7 +90,22 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
-$(LIB): $(call obj,$(LIB_SRC))
+# Loops over elements again; the sums in them are written in a fixed order of lanes.
+$(CPU_OBJ): CFLAGS += $(if $(filter release,$(CONFIG)),-O3 -fno-trapping-math -fno-math-errno)
+define mode_rule
+$(BUILD)/%.$1.o: %.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS) -DMODE_$2 -MMD -MP -c $$< -o $$@
+endef
+$(eval $(call mode_rule,f32,F32))
+$(eval $(call mode_rule,f64,F64))
+$(eval $(call mode_rule,bf16,BF16))
+
+# One object, so that a version that is there takes the place of table.c's weak one.
+$(BUILD)/kernels/cpu.o: $(CPU_OBJ)
+	$(CC) -nostdlib -r $^ -o $@
+
+$(LIB): $(LIB_OBJ)
 	@rm -f $@
 	ar rcs $@ $^
 
@@ -108,7 +129,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(SUP_SRC)) $(BUILD)/libcli.a $(
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -lcriterion -o $@
 
-$(BUILD)/libglm.so.0: $(call obj,$(LIB_SRC))
+$(BUILD)/libglm.so.0: $(LIB_OBJ)
 	$(CC) $(LDFLAGS) -shared -Wl,-soname,libglm.so.0 -Wl,--no-undefined $^ $(LIBS) -o $@
 
 # Everything that `make test` runs, built and not run.
@@ -183,7 +204,8 @@ build/fuzz/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(FUZZ_CC) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c $< -o $@
 
-build/fuzz/libglm.a: $(LIB_SRC:%.c=build/fuzz/obj/%.o)
+# Nothing that is fuzzed computes.
+build/fuzz/libglm.a: $(patsubst %.c,build/fuzz/obj/%.o,$(filter-out kernels/kernels.c,$(LIB_SRC)))
 	@rm -f $@
 	ar rcs $@ $^
 
