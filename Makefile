@@ -269,6 +269,7 @@ install: all $(BUILD)/libglm.so.0 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%)
 	ln -sf libglm.so.0 $(prefix)/lib/libglm.so
 	for h in $(PUBLIC); do install -D -m 644 $$h $(prefix)/include/glm/$$h || exit 1; done
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' \
+	    -e 's|@LIBS@|$(filter-out $(PKG_LIBS),$(LIBS)) -pthread|' \
 	    tools/glm.pc.in > $(prefix)/lib/pkgconfig/glm.pc
 	for m in $(MAN); do \
 	    install -D -m 644 $$m $(prefix)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
