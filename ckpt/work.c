@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@ struct work {
     char *target, *partial, *parent;
     char plan_hex[DIGEST_HEX];
     int journal; /* append descriptor */
+    int folder;  /* NAME.partial, locked from before the lease until after the rename */
     bool replace, owner;
 };
 
@@ -154,6 +156,45 @@ static int bury(const char *lease, const char *grave, const char *dead, struct g
     free(text);
     unlink(grave);
     return (int)err->code;
+}
+
+static int refuse_busy(const struct work *w, struct glm_error *err)
+{
+    char host[HOST_NAME_MAX + 1], *lease = joined(w->partial, "lease");
+    struct glm_error ignored = {0};
+    void *text = NULL;
+    size_t size;
+    long pid = 0;
+
+    if (lease != NULL && dio_slurp(lease, OWNER_SIZE, &text, &size, &ignored) == GLM_OK)
+        judge(text, host, &pid);
+    free(lease);
+    free(text);
+    if (pid > 0)
+        return glm_fail(err, GLM_EUSAGE, "%s: process %ld works here now; wait for it or end it",
+            w->partial, pid);
+    return glm_fail(err, GLM_EUSAGE, "%s: another process works here now; wait for it or end it",
+        w->partial);
+}
+
+/* The lease goes shortly before the rename, and whoever came in between would take the finished
+ * folder for an abandoned one. A lock on the folder closes that gap among the processes of a host.
+ * Where locks do not work (some network file systems) the lease alone has to do. */
+static int lock_folder(struct work *w, struct glm_error *err)
+{
+    struct stat mine, now;
+
+    w->folder = open(w->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (w->folder < 0 && (errno == ELOOP || errno == ENOTDIR))
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: is a symbolic link or a file; remove it, work needs a folder there", w->partial);
+    if (w->folder < 0 || fstat(w->folder, &mine) != 0)
+        return glm_fail_errno(err, "%s: open the folder", w->partial);
+    if (flock(w->folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return refuse_busy(w, err);
+    if (lstat(w->partial, &now) != 0 || now.st_ino != mine.st_ino || now.st_dev != mine.st_dev)
+        return glm_fail(err, GLM_EUSAGE, "%s: another process has just finished it", w->partial);
+    return GLM_OK;
 }
 
 static int take_lease(struct work *w, bool take_foreign, struct glm_error *err)
@@ -458,7 +499,7 @@ int work_open(
     *resumed = false;
     if (w == NULL)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", o->target);
-    w->journal = -1;
+    w->journal = w->folder = -1;
     w->replace = o->replace;
     digest_hex(o->plan, w->plan_hex);
     if (name_paths(w, o->target, err) != GLM_OK || check_target(w, err) != GLM_OK)
@@ -471,7 +512,7 @@ int work_open(
     /* Before anything in it is called durable, the folder itself must be. */
     if (dio_sync_folder(w->parent, err) != GLM_OK)
         goto out;
-    if (take_lease(w, o->take_lease, err) != GLM_OK)
+    if (lock_folder(w, err) != GLM_OK || take_lease(w, o->take_lease, err) != GLM_OK)
         goto out;
     sweep_leases(w);
     if (read_journal(w, &plan, &good, NULL, NULL, err) != GLM_OK)
@@ -509,6 +550,8 @@ void work_close(struct work *w)
     drop_lease(w);
     if (w->journal >= 0)
         close(w->journal);
+    if (w->folder >= 0)
+        close(w->folder);
     free(w->target);
     free(w->partial);
     free(w->parent);
