@@ -244,8 +244,8 @@ Test(diff, counts_and_measures_as_a_plain_loop_does, .timeout = 120)
     memcpy(y, x, 2 * N);
     for (uint64_t i = 1000; i < N - 700; i++)
         if (rng_mix(i + 7) % 23 == 0)
-            y[i] = rng_mix(i + 9) % 5 == 0 ? odd[rng_mix(i + 3) % 8]
-                                           : (uint16_t)(y[i] ^ 1 << rng_mix(i + 5) % 16);
+            y[i] = (uint16_t)(rng_mix(i + 9) % 5 == 0 ? odd[rng_mix(i + 3) % 8]
+                                                      : y[i] ^ 1 << rng_mix(i + 5) % 16);
     put(&sb, 0, y, 2 * N);
     int64_t different = 0, nan = 0, first = -1, last = -1, beyond = 0;
     double max_abs = 0, sum_a = 0, sum_d = 0;
