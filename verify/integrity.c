@@ -171,7 +171,7 @@ static int integrity_data(
     for (int64_t j = 0; j < g->scan.job_count; j++)
         g->total += integrity_job_bytes(g, j);
     const struct crew crew = {
-        .threads = o->threads,
+        .threads = 2 * o->threads, /* while one waits for the disk another hashes */
         .count = g->scan.job_count,
         .ctx = g,
         .events = o->events,
