@@ -34,7 +34,7 @@ int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o, bo
 struct flow_sink hf_writer_sink(struct hf_writer *w);
 int64_t hf_writer_files(const struct hf_writer *w);
 int64_t hf_writer_tensors(const struct hf_writer *w);
-/* Writes one side file; its folder must be flat. */
+/* Writes one side file, and the sub-folders that its name asks for. */
 int hf_writer_side(struct hf_writer *w, const char *name, const void *data, size_t size,
     struct glm_error *err);
 int hf_writer_commit(struct hf_writer *w, struct glm_error *err); /* frees w on success */

@@ -219,8 +219,11 @@ static int run(const struct check *k)
     const struct hf_match *m = k->m;
     if (check_suffixes(k) != 0
         || fail_if(k, m->twice, "tensors given more than once") != 0
-        || fail_if(k, m->misshapen, "tensors misshapen") != 0 || check_scales(k) != 0
-        || check_indexers(k) != 0
+        || fail_if(k, m->misshapen, "tensors misshapen") != 0
+        || fail_if(k, m->half_bytes,
+               "tensors of a type smaller than a byte, which a checkpoint cannot hold")
+            != 0
+        || check_scales(k) != 0 || check_indexers(k) != 0
         || fail_if(k, collect(k, scale_alone, true), "scales without their weight") != 0
         || check_complete(k) != 0
         || fail_if(k, collect(k, code_alone, false), "FP8 weights without their scale")

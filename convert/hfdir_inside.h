@@ -33,6 +33,7 @@ struct hf_match {
     int64_t block[2]; /* weight elements per scale, from the configuration; 0: not said */
     bool fused;
     struct hf_names extra, twice, misshapen;
+    struct hf_names half_bytes; /* weights of a type with several elements in a byte */
     struct hf_names suffixes[HF_SUFFIXES]; /* scales by the suffix of their name */
     struct hf_names unsettled;  /* scales whose meaning the configuration does not give */
     struct hf_names bad_scales; /* scales of a type that is none */

@@ -438,6 +438,21 @@ struct flow_sink hf_writer_sink(struct hf_writer *w)
 
 /* ---- commit ----------------------------------------------------------------------------------- */
 
+/* The sub-folders that a side file lies in, made and durable from the outside inwards. */
+static int make_folders(const char *root, const char *name, struct glm_error *err)
+{
+    for (const char *slash = strchr(name, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%.*s", root, (int)(slash - name), name);
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return glm_fail_errno(err, "%s: create", path);
+        *strrchr(path, '/') = '\0';
+        if (dio_sync_folder(path, err) != GLM_OK)
+            return (int)err->code;
+    }
+    return GLM_OK;
+}
+
 int hf_writer_side(struct hf_writer *w, const char *name, const void *data, size_t size,
     struct glm_error *err)
 {
@@ -445,6 +460,8 @@ int hf_writer_side(struct hf_writer *w, const char *name, const void *data, size
     char path[4096];
 
     snprintf(path, sizeof path, "%s/%s", work_path(w->work), name);
+    if (make_folders(work_path(w->work), name, err) != GLM_OK)
+        return (int)err->code;
     if (dio_open_write(&f, path, true, err) != GLM_OK)
         return (int)err->code;
     if (ftruncate(f.fd, 0) != 0)
@@ -452,6 +469,11 @@ int hf_writer_side(struct hf_writer *w, const char *name, const void *data, size
     else if (dio_write(&f, 0, data, size, NULL, 0, err) == GLM_OK)
         dio_sync(&f, err);
     dio_close(&f);
+    char *slash = strrchr(path, '/');
+    if (err->code == GLM_OK && strchr(name, '/') != NULL) { /* the commit syncs the top alone */
+        *slash = '\0';
+        dio_sync_folder(path, err);
+    }
     return (int)err->code;
 }
 

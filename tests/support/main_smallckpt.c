@@ -1,4 +1,4 @@
-/* smallckpt DIR [tpN,ppN,epN…] [zstd] [mxfp8|fp8] [training] [nomtp] [split]: writes a small checkpoint. */
+/* smallckpt DIR [tpN,ppN,epN…] [zstd] [mxfp8|fp8] [training] [changed] [nomtp] [split]: writes a small checkpoint. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +21,8 @@ int main(int argc, char **argv)
             o.form = SMALL_FP8;
         else if (strcmp(argv[i], "training") == 0)
             o.training = true;
+        else if (strcmp(argv[i], "changed") == 0)
+            o.changed = true;
         else if (strcmp(argv[i], "nomtp") == 0)
             o.no_mtp = true;
         else if (strcmp(argv[i], "split") == 0)

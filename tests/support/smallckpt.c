@@ -50,6 +50,8 @@ void smallckpt_elements(const struct ckpt_tensor *t, int64_t first, int64_t n, v
     }
 }
 
+static bool small_changed; /* smallckpt_options.changed of the checkpoint being written */
+
 /* A rectangle of a tensor into out, rows `pitch` elements apart in planes of `rows` rows. */
 static void small_rect(const struct ckpt_tensor *t, const struct rect *r, int64_t rows,
     int64_t pitch, void *out)
@@ -61,6 +63,14 @@ static void small_rect(const struct ckpt_tensor *t, const struct rect *r, int64_
             smallckpt_elements(t, (e * d[1] + i) * d[2] + r->lo[2], rect_len(r, 2),
                 (char *)out
                     + (size_t)(((e - r->lo[0]) * rows + i - r->lo[1]) * pitch) * size);
+    const int64_t at[] = {2, 3, 5};
+    if (!small_changed || t->section != SECTION_MOMENTUM || strcmp(t->name, SMALL_CHANGED) != 0)
+        return;
+    for (int i = 0; i < 3; i++)
+        if (at[i] < r->lo[i] || at[i] >= r->hi[i])
+            return;
+    ((char *)out)[(size_t)(((at[0] - r->lo[0]) * rows + at[1] - r->lo[1]) * pitch + at[2]
+                      - r->lo[2]) * size] ^= 1;
 }
 
 /* ---- the plan ------------------------------------------------------------------------------- */
@@ -245,6 +255,7 @@ int smallckpt_shards(struct smallckpt *s, const char *dir, const struct smallckp
     const char *const config = o->config ? o->config : "tiny-a";
     struct small_writer w = {.s = s, .packer = packer_new(), .err = err};
     memset(s, 0, sizeof *s);
+    small_changed = o->changed;
     s->config_text = models_config(config);
     s->table = models_table(config, o->no_mtp);
     s->m = manifest_new(s->table);

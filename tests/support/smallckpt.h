@@ -11,6 +11,8 @@
 #include "ckpt/index.h"
 #include "ckpt/volumes.h"
 
+#define SMALL_CHANGED "model.layers.3.mlp.experts.up_proj.weight"
+
 enum smallckpt_form { SMALL_BF16, SMALL_MXFP8, SMALL_FP8 };
 
 struct smallckpt_options {
@@ -20,6 +22,7 @@ struct smallckpt_options {
     enum smallckpt_form form;
     bool training; /* masters (weights derived), optimizer state, and section train */
     bool no_mtp;
+    bool changed; /* training: element [2,3,5] of SMALL_CHANGED's momentum has another bit */
 };
 
 struct smallckpt {
