@@ -101,7 +101,8 @@ struct flow_sink ckpt_flow_sink(struct writer *w)
 
     for (int64_t i = 0; i < m->piece_count && !packed; i++)
         packed = m->pieces[i].encoding == ENC_ZSTD;
-    return (struct flow_sink){.m = m, .ctx = w, .whole_width = packed, .key = sink_key,
+    return (struct flow_sink){.m = m, .ctx = w, .whole_width = packed,
+        .any_order = !packed, .key = sink_key,
         .has = sink_has, .put = sink_put, .chunk_dims = sink_chunk, .put_frames = sink_frames,
         .note = sink_note, .fail = sink_fail};
 }

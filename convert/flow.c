@@ -13,7 +13,7 @@
 #include "convert/recode.h"
 
 struct job {
-    uint64_t key;
+    uint64_t key, place;
     int64_t tensor;
     struct rect at;
     struct codec_error error;
@@ -110,6 +110,8 @@ static int by_order(const void *a, const void *b)
     const struct job *x = a, *y = b;
     if (x->key != y->key)
         return x->key < y->key ? -1 : 1;
+    if (x->place != y->place)
+        return x->place < y->place ? -1 : 1;
     if (x->tensor != y->tensor)
         return x->tensor < y->tensor ? -1 : 1;
     for (int i = 0; i < RECT_AXES; i++)
@@ -127,6 +129,7 @@ static int64_t tensor_jobs(const struct flow *f, int64_t tensor, struct job *out
     if (item->action == FLOW_SCALE)
         return 0;
     const bool recode = item->action == FLOW_RECODE;
+    const bool placed = f->sink->any_order && f->source->place != NULL;
     /* The wider of the two types decides the size of a recoding job. */
     size_t element = element_of(m, tensor);
     if (recode && element_of(f->source->m, item->from) > element)
@@ -135,7 +138,8 @@ static int64_t tensor_jobs(const struct flow *f, int64_t tensor, struct job *out
         recode || f->sink->whole_width, recode, rects);
     for (int64_t i = 0; out != NULL && i < n; i++)
         out[i] = (struct job){.tensor = tensor, .at = rects[i],
-            .key = f->sink->key(f->sink->ctx, tensor, rects[i].lo[0])};
+            .key = f->sink->key(f->sink->ctx, tensor, rects[i].lo[0]),
+            .place = placed ? f->source->place(f->source->ctx, item->from, &rects[i]) : 0};
     return n;
 }
 

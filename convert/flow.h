@@ -44,13 +44,18 @@ struct flow_source {
     int (*frame)(void *ctx, int64_t tensor, const struct rect *tile, void *buf, size_t room,
         size_t *size, uint32_t *mask, struct glm_error *err);
     const unsigned char *tiles; /* recorded tile digests, NULL if there are none */
+    /* NULL, or where a rectangle lies: sinks without an order of their own are fed in this one, so
+     * that each file of the source is read from its start to its end. */
+    uint64_t (*place)(void *ctx, int64_t tensor, const struct rect *at);
 };
 
 struct flow_sink {
     const struct manifest *m; /* what the sink shall hold */
     void *ctx;
     bool whole_width;         /* jobs must be as wide as the tensor */
-    /* Sort key of a tensor's member: jobs run in ascending (key, tensor, rectangle) order. */
+    bool any_order;           /* within a key jobs may come in any order */
+    /* Sort key of a tensor's member: jobs run in ascending (key, tensor, rectangle) order; with
+     * any_order a source that has a place comes between key and tensor. */
     uint64_t (*key)(void *ctx, int64_t tensor, int64_t member);
     bool (*has)(void *ctx, int64_t tensor, const struct rect *at);
     int (*put)(void *ctx, int64_t tensor, const struct rect *at, const void *data,

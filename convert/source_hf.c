@@ -198,7 +198,19 @@ static int hf_read(void *ctx, int64_t tensor, const struct rect *at, struct flow
     return err->code == GLM_OK ? GLM_OK : glm_within(err, "tensor '%s'", t->name);
 }
 
+/* File by file, each from its start to its end: network file systems read ahead of that alone. */
+static uint64_t hf_order(void *ctx, int64_t tensor, const struct rect *at)
+{
+    const struct hf_reader *r = ctx;
+    const struct ckpt_tensor *t = &r->m->tensors[tensor];
+    const struct hf_place *p = hfdir_place(r->s, t->entry, at->lo[0], is_scale(t));
+    const uint64_t row = (uint64_t)t->grid.dims[2] * glm_dtype_size(t->dtype);
+
+    return ((uint64_t)p->file << 48) + p->offset + (uint64_t)at->lo[1] * row;
+}
+
 struct flow_source hf_reader_source(struct hf_reader *r)
 {
-    return (struct flow_source){.m = r->m, .ctx = r, .read = hf_read};
+    return (struct flow_source){
+        .m = r->m, .ctx = r, .read = hf_read, .place = hf_order};
 }

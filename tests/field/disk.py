@@ -32,6 +32,19 @@ def optimizer_state_survives_a_chain_of_topologies(p):
          "fingerprint through packed shards")
 
 
+@report("B-14")
+def optimizer_codes_keep_their_scales_through_any_cut(p):
+    """Blocks of 200 x 48 and 1 x 24 elements (tests/support/trainstate.h) fit no tile and no cut."""
+    first = p.new("ckpt")
+    works(TOOLS / "trainstate", p.checkpoint(p.toy()), first, "--codes")
+    expect("_scale" in works("glm-inspect", "--tree", first).out, "the fixture has no scales")
+    last = around(p, first, "--tp 8 --ep 4 --etp 2", "--tp 2 --pp 3", "--tp 1")
+    equal(first, last, *ALL)
+    for name, digest in tree(first).items():
+        if name != "index.h5":
+            same(tree(last)[name], digest, name)
+
+
 @report("B-80")
 def typed_state_is_carried_and_never_missed(p):
     import h5py
@@ -65,7 +78,7 @@ def a_change_of_one_expert_s_moment_arrives_everywhere(p):
 def answer_mode_differs(a, b):
     r = run("glm-verify", "diff", "--json", "--quiet", *ALL, a, b)
     same(r.status, 1, f"two different checkpoints: {r}")
-    return [f"{d['section']} {d['name']}" for d in json.loads(r.out)["differences"]]
+    return [f"{d['section']} {d['tensor']}" for d in json.loads(r.out)["differences"]]
 
 
 # ---- D: memory and space ------------------------------------------------------------------------
@@ -264,7 +277,7 @@ def a_quota_hit_at_the_last_rename_loses_nothing(p):
 
 @report("B-77")
 def an_import_reads_in_order_and_in_big_pieces(p):
-    config = changed_config(p, hidden_size=2048, moe_intermediate_size=512, n_routed_experts=4)
+    config = changed_config(p, hidden_size=2048, moe_intermediate_size=2048, n_routed_experts=2)
     big = p.toy("--sparse", config=config)
     data = sum(f.stat().st_size for f in big.glob("*.safetensors"))
     expect(data > 20e6, f"the fixture has only {data} bytes")
@@ -283,7 +296,8 @@ def an_import_reads_in_order_and_in_big_pieces(p):
                 reads.append((m.group(2), int(at.group(1)), n))
     for name, at, n in reads:
         if n > 65536:
-            expect(at >= last.get(name, 0), f"{name}: read at {at} after {last.get(name)}")
+            # Direct reads are of whole blocks: neighbours may share one.
+            expect(at >= last.get(name, 0) - 4096, f"{name}: read at {at} after {last.get(name)}")
             last[name] = at + n
     total = sum(n for *_, n in reads)
     small = sum(n for *_, n in reads if n < 2**20)
