@@ -7,19 +7,13 @@
 #ifndef KERNELS_CPU_LANES_H
 #define KERNELS_CPU_LANES_H
 
+#include "kernels/base/simd.h"
 #include "kernels/cpu/mode.h"
 
 enum { LANES = 16 };
 
-#define LANES_BODY static inline __attribute__((always_inline))
-
-/* clang has no clones of a C function whose static callees are inlined; sanitizers run before the
- * chosen clone is known. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(SIMD_BASELINE)
-#define LANES_CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
-#else
-#define LANES_CLONES
-#endif
+#define LANES_BODY SIMD_BODY
+#define LANES_CLONES SIMD_CLONES
 
 LANES_BODY real lanes_fold(real *l)
 {
@@ -46,7 +40,7 @@ LANES_BODY real lanes_fold(real *l)
         (result) = lanes_fold(lane_);                                                        \
     } while (0)
 
-/* e^x. In float a polynomial of our own, within 2 units of the last place, that vectorises and has
+/* e^x. In float a polynomial of our own, within one unit of the last place, that vectorises and has
  * the same bits everywhere; 0 below -103, infinity above 88.7, NaN for NaN. In double the C
  * library's. */
 #if defined(MODE_F64)
@@ -59,10 +53,10 @@ LANES_BODY real real_exp(real x)
 {
     /* x = k ln 2 + r, |r| <= ln 2 / 2; e^x = 2^k e^r. ln 2 in two parts: the first times k is
      * exact. 2^k in two factors, so that results at both ends of the range come out right. */
-    const real held = x < -104.0f ? -104.0f : x > 89.0f ? 89.0f : x;
+    const real held = x > -104.0f ? (x < 89.0f ? x : 89.0f) : -104.0f; /* NaN: -104 */
     const real shifted = held * 0x1.715476p+0f + 0x1.8p+23f;
     const real k = shifted - 0x1.8p+23f;
-    const real r = (held - k * 0x1.62e4p-1f) - k * -0x1.7f7d1cp-20f;
+    const real r = (held - k * 0x1.62e4p-1f) - k * 0x1.7f7d1cp-20f;
     const int32_t ki = (int32_t)k;
     const int32_t half = ki / 2;
     real y = 1.9875691500e-4f;

@@ -68,7 +68,5 @@ ACC_OPS(DISPATCH_ACC)
         (void)stream; \
         return glm_fail(err, GLM_EFORMAT, #op ": not in this build"); \
     }
-MISSING_PLAIN(gemm)
-MISSING_PLAIN(grouped_gemm)
 MISSING_PLAIN(convert)
 MISSING_PLAIN(moe_plan)
