@@ -45,7 +45,7 @@ struct recode_options {
     const char *report_path; /* the error of each tensor, tab-separated; NULL: none */
     enum convert_compress compress;
     uint64_t shard_size;
-    bool replace, restart, take_lease, no_verify;
+    bool replace, restart, take_lease, dry_run, no_verify;
     int threads;
 };
 
@@ -54,7 +54,7 @@ struct reshard_options {
     struct topology topology;
     enum convert_compress compress;
     uint64_t shard_size;
-    bool replace, restart, take_lease, no_verify;
+    bool replace, restart, take_lease, dry_run, no_verify;
     int threads;
 };
 

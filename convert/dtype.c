@@ -68,7 +68,7 @@ int convert_recode(const struct recode_options *o, struct convert_report *report
     struct manifest *names = NULL;
     struct build b = {0};
 
-    *report = (struct convert_report){0};
+    *report = (struct convert_report){.dry_run = o->dry_run};
     if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK ||
         build_apart(o->ckpt, o->out, err) != GLM_OK ||
         reader_open(&c.reader, o->ckpt, err) != GLM_OK ||
@@ -84,6 +84,8 @@ int convert_recode(const struct recode_options *o, struct convert_report *report
                                 "optimizer state) stay behind in the input");
     build_report(&b, report);
     report->files = m->shard_count;
+    if (o->dry_run)
+        goto out;
     const struct flow_source source = ckpt_flow_source(&c);
     const struct build_run run = {.out = o->out, .verb = "convert", .replace = o->replace,
         .restart = o->restart, .take_lease = o->take_lease, .threads = o->threads,

@@ -25,12 +25,14 @@ int convert_reshard(const struct reshard_options *o, struct convert_report *repo
     struct ckpt_source c = {.verify = !o->no_verify};
     struct build b = {0};
 
-    *report = (struct convert_report){0};
+    *report = (struct convert_report){.dry_run = o->dry_run};
     if (build_apart(o->ckpt, o->out, err) != GLM_OK ||
         reader_open(&c.reader, o->ckpt, err) != GLM_OK || plan(&b, o, c.reader, err) != GLM_OK)
         goto out;
     build_report(&b, report);
     report->files = reader_manifest(c.reader)->shard_count;
+    if (o->dry_run)
+        goto out;
     const struct flow_source source = ckpt_flow_source(&c);
     const struct build_run run = {.out = o->out, .verb = "reshard", .replace = o->replace,
         .restart = o->restart, .take_lease = o->take_lease, .threads = o->threads};
