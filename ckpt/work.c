@@ -22,11 +22,13 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/digest.h"
 #include "ckpt/dio.h"
 
+enum { LOCK_TRIES = 20, LOCK_PAUSE_NS = 50 * 1000 * 1000 };
 enum { CHECK_DIGITS = 16, JOURNAL_LIMIT = 1 << 30, OWNER_SIZE = 512 };
 
 struct work {
@@ -158,6 +160,23 @@ static int bury(const char *lease, const char *grave, const char *dead, struct g
     return (int)err->code;
 }
 
+/* Whether a living process of this host holds the lease. */
+static bool lease_is_alive(const struct work *w)
+{
+    char host[HOST_NAME_MAX + 1], *lease = joined(w->partial, "lease");
+    struct glm_error ignored = {0};
+    void *text = NULL;
+    size_t size;
+    long pid;
+    bool alive = false;
+
+    if (lease != NULL && dio_slurp(lease, OWNER_SIZE, &text, &size, &ignored) == GLM_OK)
+        alive = judge(text, host, &pid) == OWNER_ALIVE;
+    free(lease);
+    free(text);
+    return alive;
+}
+
 static int refuse_busy(const struct work *w, struct glm_error *err)
 {
     char host[HOST_NAME_MAX + 1], *lease = joined(w->partial, "lease");
@@ -190,8 +209,15 @@ static int lock_folder(struct work *w, struct glm_error *err)
             "%s: is a symbolic link or a file; remove it, work needs a folder there", w->partial);
     if (w->folder < 0 || fstat(w->folder, &mine) != 0)
         return glm_fail_errno(err, "%s: open the folder", w->partial);
-    if (flock(w->folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return refuse_busy(w, err);
+    /* Some network file systems answer EAGAIN to every lock: a lease that nobody alive holds, for
+     * longer than a commit takes, outweighs that. */
+    for (int i = 0; i < LOCK_TRIES && flock(w->folder, LOCK_EX | LOCK_NB) != 0; i++) {
+        if (errno != EWOULDBLOCK)
+            break;
+        if (lease_is_alive(w))
+            return refuse_busy(w, err);
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_PAUSE_NS}, NULL);
+    }
     if (lstat(w->partial, &now) != 0 || now.st_ino != mine.st_ino || now.st_dev != mine.st_dev)
         return glm_fail(err, GLM_EUSAGE, "%s: another process has just finished it", w->partial);
     return GLM_OK;
