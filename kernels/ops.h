@@ -160,38 +160,43 @@ struct rope {
 /* ---- attention -------------------------------------------------------------------------------- */
 
 /* Softmax attention of row t over the keys s of its sequence with s <= t (index NULL), or over the
- * set index[t] (ascending, -1 behind its count). p = exp(scale*q.k - lse), o = low(sum_s low(p) v).
+ * set index[t]: rows of the pack, ascending, -1 behind the last, never empty.
+ * p = exp(scale*q.k - m) / sum, m the largest; lse = m + log sum; o = low(sum_s low(p) v).
  * One key head (Nk = 1) serves all query heads in the absorbed form; otherwise Nk = N. */
 struct attention_fwd {
     void *o, *lse;            /* [T,N,Dv] elem; [T,N] acc */
-    const void *q, *k, *v;    /* q [T,N,Dq]; k rows k_stride apart, [.,Nk,Dq]; v rows v_stride
-                                 apart, [.,Nk,Dv]: v may point into k (latent keys) */
+    const void *q, *k, *v;    /* q [T,N,Dq]; k rows k_stride apart (0: Nk*Dq), [.,Nk,Dq]; v rows
+                                 v_stride apart (0: Nk*Dv), [.,Nk,Dv]: v may point into k (latent
+                                 keys, Nk = 1) */
     const int32_t *index;     /* [T,K] or NULL */
     const int32_t *cu_seqlens;/* [S+1] */
     int64_t T, S, N, Nk, Dq, Dv, K, k_stride, v_stride;
-    float scale;
+    double scale;
     enum glm_dtype dtype;
 };
 
-struct attention_bwd {        /* dk, dv: sums over rows in ascending t */
+/* p = exp(scale*q.k - lse); ds = scale * p * (do.v - do.o); dq = low(sum_s ds k);
+ * dk = sum_t ds q, dv = sum_t low(p) do: in ascending t, within t ascending heads (Nk = 1). */
+struct attention_bwd {
     void *dq, *dk, *dv;       /* dq [T,N,Dq] elem; dk [T,Nk,Dq], dv [T,Nk,Dv] acc, overwritten */
     const void *q, *k, *v, *o, *lse, *do_;
     const int32_t *index;
     const int32_t *cu_seqlens;
     int64_t T, S, N, Nk, Dq, Dv, K, k_stride, v_stride;
-    float scale;
+    double scale;
     enum glm_dtype dtype;
 };
 
 /* ---- indexer ---------------------------------------------------------------------------------- */
 
 /* I[t,s] = sum_n w[t,n] * relu(q[t,n].k[s]) * scale for s <= t of the sequence; the K largest, ties
- * (and -0 = +0) to the lowest s, NaN below every number; written ascending, -1 behind min(K, t+1).
+ * (and -0 = +0) to the lowest s, NaN below every number; written as rows of the pack, ascending, -1
+ * behind the last where fewer than K can be seen. Sums over n ascending.
  * scale = (N*D)^(-1/2) is applied to w (DESIGN.md 9), or, hf_scales: D^(-1/2) on q.k before relu and
  * N^(-1/2) on w, as transformers does. */
 struct indexer_topk {
     int32_t *index;           /* [T,K] */
-    void *score;              /* [T,K] acc, of the chosen; may be NULL */
+    void *score;              /* [T,K] acc, of the chosen, 0 behind them; may be NULL */
     const void *q, *k, *w;    /* [T,N,D], [T,D], [T,N] elem */
     const int32_t *cu_seqlens;
     int64_t T, S, N, D, K;
@@ -206,14 +211,14 @@ struct indexer_topk {
  *   iw, iq, ik: gradients through w, relu, q.k; nothing flows into the main heads. */
 struct indexer_loss {
     void *kl;                    /* [T] acc, not times coeff */
-    void *dq, *dk, *dw;          /* [T,N,D], [T,D], [T,N] acc, overwritten; NULL: loss only */
+    void *dq, *dk, *dw;          /* [T,N,D], [T,D], [T,N] acc, overwritten; all NULL: loss
+                                    only. dk: ascending t, then n */
     const void *q, *k, *w;       /* the indexer's, elem, as in indexer_topk */
-    const void *mq, *mk, *lse;   /* main attention: [T,MN,MDq], keys as in attention_fwd, [T,MN] acc;
-                                    dense: lse over all visible keys */
+    const void *mq, *mk, *lse;   /* main attention: [T,MN,MDq], keys as in attention_fwd, [T,MN] acc:
+                                    of the same key set */
     const int32_t *index, *cu_seqlens;
     int64_t T, S, N, D, K, MN, MNk, MDq, mk_stride;
-    float main_scale;
-    double coeff;
+    double main_scale, coeff;
     bool hf_scales;
     enum glm_dtype dtype;
 };
@@ -257,8 +262,8 @@ struct moe_plan {
 struct moe_gather { /* y[r] = x[token[r]] */
     void *y;
     const void *x;
-    const int32_t *token;
-    int64_t rows, H;
+    const int32_t *token;     /* [rows] in [0,T) */
+    int64_t T, rows, H;
     enum glm_dtype dtype;
 };
 
