@@ -22,13 +22,11 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ckpt/digest.h"
 #include "ckpt/dio.h"
 
-enum { LOCK_TRIES = 20, LOCK_PAUSE_NS = 50 * 1000 * 1000 };
 enum { CHECK_DIGITS = 16, JOURNAL_LIMIT = 1 << 30, OWNER_SIZE = 512 };
 
 struct work {
@@ -160,21 +158,18 @@ static int bury(const char *lease, const char *grave, const char *dead, struct g
     return (int)err->code;
 }
 
-/* Whether a living process of this host holds the lease. */
-static bool lease_is_alive(const struct work *w)
+/* Some network file systems answer EAGAIN to every lock. A file that nobody else can know tells. */
+static bool locks_work(const struct work *w)
 {
-    char host[HOST_NAME_MAX + 1], *lease = joined(w->partial, "lease");
-    struct glm_error ignored = {0};
-    void *text = NULL;
-    size_t size;
-    long pid;
-    bool alive = false;
+    char name[64];
 
-    if (lease != NULL && dio_slurp(lease, OWNER_SIZE, &text, &size, &ignored) == GLM_OK)
-        alive = judge(text, host, &pid) == OWNER_ALIVE;
-    free(lease);
-    free(text);
-    return alive;
+    snprintf(name, sizeof name, "lease.%ld.lock", (long)getpid());
+    const int fd = openat(w->folder, name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    const bool works = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0)
+        close(fd);
+    unlinkat(w->folder, name, 0);
+    return works;
 }
 
 static int refuse_busy(const struct work *w, struct glm_error *err)
@@ -209,15 +204,8 @@ static int lock_folder(struct work *w, struct glm_error *err)
             "%s: is a symbolic link or a file; remove it, work needs a folder there", w->partial);
     if (w->folder < 0 || fstat(w->folder, &mine) != 0)
         return glm_fail_errno(err, "%s: open the folder", w->partial);
-    /* Some network file systems answer EAGAIN to every lock: a lease that nobody alive holds, for
-     * longer than a commit takes, outweighs that. */
-    for (int i = 0; i < LOCK_TRIES && flock(w->folder, LOCK_EX | LOCK_NB) != 0; i++) {
-        if (errno != EWOULDBLOCK)
-            break;
-        if (lease_is_alive(w))
-            return refuse_busy(w, err);
-        nanosleep(&(struct timespec){.tv_nsec = LOCK_PAUSE_NS}, NULL);
-    }
+    if (flock(w->folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && locks_work(w))
+        return refuse_busy(w, err);
     if (lstat(w->partial, &now) != 0 || now.st_ino != mine.st_ino || now.st_dev != mine.st_dev)
         return glm_fail(err, GLM_EUSAGE, "%s: another process has just finished it", w->partial);
     return GLM_OK;
