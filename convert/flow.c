@@ -335,9 +335,9 @@ static struct job *take_job(struct flow *f)
         const int signal = glm_events_stop(f->events);
         if (signal != 0) {
             f->failed_job = f->next;
-            f->error.sys_errno = signal;
             glm_fail(&f->error, GLM_ESTOPPED,
                 "stopped by signal %d; what is done is kept, the same command goes on", signal);
+            f->error.sys_errno = signal;
             break;
         }
         struct job *candidate = &f->jobs[f->next];
