@@ -138,7 +138,7 @@ static int open_bytes(struct opening *o)
 {
     unsigned char first[INDEX_BLOCK], sha[DIGEST_SIZE];
     struct digest *const d = digest_new();
-    unsigned char *const block = malloc(INDEX_READ);
+    unsigned char *const block = malloc(o->length < INDEX_READ ? (size_t)o->length + 1 : INDEX_READ);
     if (o->length <= INDEX_BLOCK) {
         glm_fail(o->err, GLM_EFORMAT, "%s: %" PRIu64 " bytes long, shorter than its user block",
             o->path, o->length);

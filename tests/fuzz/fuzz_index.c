@@ -4,7 +4,7 @@
  *
  * Input: one byte of flags, then the file. Flag 1: the digests of the user block are made right
  * first, so that what lies behind them is reached. Flag 2: a journal lies beside the index. Flag 4:
- * there is no index; with flag 8 there is a shard. */
+ * there is no index; with flag 8 there is a shard. Flag 8 alone: there is no folder. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -107,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     snprintf(away, sizeof away, "%s", fuzz_path("away"));
     if (data[0] & 4)
         rename(fuzz_path("index.h5"), away);
-    index_open(&ix, folder, &err);
+    index_open(&ix, (data[0] & 12) == 8 ? fuzz_path("none") : folder, &err);
     if (data[0] & 4)
         rename(away, fuzz_path("index.h5"));
     if (data[0] & 2)
@@ -119,7 +119,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int64_t i = 0; ix && i < ix->manifest->file_count; i++) {
         void *bytes = NULL;
         struct glm_error read = {0};
-        index_file(ix, &ix->manifest->files[i], &bytes, &read);
+        const struct ckpt_file *const f = &ix->manifest->files[i];
+        if (index_find_file(ix, f->path, f->header) != f)
+            abort();
+        index_file(ix, f, &bytes, &read);
         free(bytes);
     }
     index_close(ix);

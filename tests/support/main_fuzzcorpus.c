@@ -59,6 +59,7 @@ static void put_damaged(const char *dir, const char *name, unsigned char *out, s
     put_flipped(dir, name, "journal", out, size, '2', 0);
     put_flipped(dir, name, "absent", out, 100, '4', 0);
     put_flipped(dir, name, "absent-with-shard", out, 100, '<', 0);
+    put_flipped(dir, name, "no-folder", out, 100, '8', 0);
     if (b->part[INDEX_CHUNKS].bytes == 0)
         return;
     put_flipped(dir, name, "chunks", out, size, '0', row);
@@ -67,9 +68,28 @@ static void put_damaged(const char *dir, const char *name, unsigned char *out, s
     put_flipped(dir, name, "chunk-mask", out, size, '1', row + 12);
 }
 
+/* What a seed claims that cannot be. */
+enum twist { TWIST_NONE, TWIST_CONFIG_OUTSIDE, TWIST_FILE_OUTSIDE, TWIST_TILES, TWIST_CHUNKS, TWIST_SUM,
+    TWIST_COUNT };
+static const char *const twists[TWIST_COUNT]
+    = {"", "config-outside", "file-outside", "tiles-short", "chunks-short", "sum"};
+
+static void twist_manifest(struct manifest *m, enum twist twist)
+{
+    if (twist == TWIST_CONFIG_OUTSIDE)
+        m->files[0].offset = 1 << 30;
+    if (twist == TWIST_FILE_OUTSIDE)
+        manifest_add_file(m, "zz", false, "", 1 << 20);
+    for (int64_t i = m->piece_count - 1; twist == TWIST_SUM && i >= 0; i--)
+        if (m->pieces[i].encoding == ENC_ZSTD) {
+            m->pieces[i].bytes--;
+            break;
+        }
+}
+
 /* flag, user block, 8 bytes in HDF5's place, config.json, manifest, tiles, chunks */
 static void put_index(const char *dir, const char *name, struct smallckpt *s, bool damaged,
-    struct glm_error *err)
+    enum twist twist, struct glm_error *err)
 {
     struct index_block b = {0};
     const size_t config = strlen(s->config_text);
@@ -77,18 +97,22 @@ static void put_index(const char *dir, const char *name, struct smallckpt *s, bo
     size_t n = 0;
     for (int64_t i = 0; i < s->m->file_count; i++) { /* config.json alone */
         struct ckpt_file *const f = &s->m->files[i];
-        if (i > 0)
+        if (i > 0) {
             free(f->path);
+            f->path = NULL;
+        }
         f->offset = INDEX_BLOCK + 8;
     }
     s->m->file_count = 1;
+    twist_manifest(s->m, twist);
     if (manifest_print(s->m, &text, &n, err) != 0)
         return;
     const size_t tiles = (size_t)s->m->tile_count * 32, chunks = (size_t)s->m->chunk_count * 48;
     unsigned char *const out = calloc(1, 1 + INDEX_BLOCK + 8 + config + n + tiles + chunks);
     size_t at = INDEX_BLOCK + 8;
     const void *const parts[] = {text, s->tiles, s->chunks};
-    const size_t sizes[] = {n, tiles, chunks};
+    const size_t sizes[] = {n, tiles - (twist == TWIST_TILES ? 32 : 0),
+        chunks - (twist == TWIST_CHUNKS ? 48 : 0)};
     out[0] = '1';
     memcpy(out + 1 + at, s->config_text, config);
     at += config;
@@ -103,6 +127,8 @@ static void put_index(const char *dir, const char *name, struct smallckpt *s, bo
     digest_of(out + 1 + INDEX_BLOCK, at - INDEX_BLOCK, b.sha256);
     index_block_print(&b, out + 1);
     put(dir, "index", name, out, at + 1);
+    if (twist == TWIST_FILE_OUTSIDE)
+        put_flipped(dir, name, "hdf5", out, at + 1, '0', INDEX_BLOCK);
     if (damaged)
         put_damaged(dir, name, out, at + 1, &b);
     free(out);
@@ -125,7 +151,14 @@ int main(int argc, char **argv)
                 digest_of(s.m->files[k].data, s.m->files[k].bytes, s.m->files[k].sha256);
             if (manifest_print(s.m, &text, &n, &err) == 0)
                 put(argv[1], "manifest", seeds[i].name, text, n);
-            put_index(argv[1], seeds[i].name, &s, i == 1, &err);
+            put_index(argv[1], seeds[i].name, &s, i == 1, TWIST_NONE, &err);
+            for (int k = 1; k < TWIST_COUNT && i == 1; k++) {
+                smallckpt_clear(&s);
+                if (smallckpt_shards(&s, work, &seeds[i].o, &err) == 0) {
+                    digest_of(s.config_text, strlen(s.config_text), s.m->files[0].sha256);
+                    put_index(argv[1], twists[k], &s, false, (enum twist)k, &err);
+                }
+            }
         }
         free(text);
         smallckpt_clear(&s);
