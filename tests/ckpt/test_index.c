@@ -81,9 +81,12 @@ static void check_same(const struct smallckpt *s, const struct index *ix)
         cr_assert_arr_eq(x->shape, y->shape, sizeof x->shape);
         cr_assert_eq(memcmp(&x->grid, &y->grid, sizeof x->grid), 0);
     }
-    for (int64_t i = 0; i < a->piece_count; i++)
-        cr_assert_eq(memcmp(&a->pieces[i], &b->pieces[i], sizeof a->pieces[i]), 0, "piece %ld",
-            (long)i);
+    for (int64_t i = 0; i < a->piece_count; i++) { /* field by field: there is padding */
+        const struct ckpt_piece *const x = &a->pieces[i], *const y = &b->pieces[i];
+        cr_assert(x->tensor == y->tensor && x->shard == y->shard && rect_equal(&x->at, &y->at)
+            && x->encoding == y->encoding && x->offset == y->offset && x->bytes == y->bytes
+            && x->first_chunk == y->first_chunk && x->chunks == y->chunks, "piece %ld", (long)i);
+    }
     for (int64_t i = 0; i < a->shard_count; i++) {
         cr_assert_str_eq(a->shards[i].file, b->shards[i].file);
         cr_assert(a->shards[i].cell == b->shards[i].cell && a->shards[i].bytes == b->shards[i].bytes);
