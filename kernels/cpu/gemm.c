@@ -214,6 +214,8 @@ int cpu_gemm(const struct gemm *p, glm_stream stream, struct glm_error *err)
         || p->ldc < p->N)
         return CHECK_SHAPE3(err, "gemm", "rows closer than they are long: lda %lld, ldb %lld, "
             "ldc %lld", p->lda, p->ldb, p->ldc);
+    if (p->M == 0 || p->N == 0)
+        return 0;
 
     struct first_error first = {PTHREAD_MUTEX_INITIALIZER, err};
     const struct gemm_job job = {
