@@ -45,7 +45,7 @@ LIBS    := $(PKG_LIBS) -lblis -lm
 LIB_SRC  := $(wildcard kernels/base/*.c kernels/*.c ckpt/*.c convert/*.c verify/*.c)
 # Operations on the CPU: a file that includes mode.h is compiled for each element type.
 CPU_SRC  := $(wildcard kernels/cpu/*.c)
-MODE_SRC := $(shell grep -lE '"kernels/cpu/(mode|lanes).h"' $(CPU_SRC))
+MODE_SRC := $(shell grep -lE '"kernels/cpu/(mode|lanes|columns).h"' $(CPU_SRC))
 CLI_SRC  := $(filter-out cli/glm-%,$(wildcard cli/*.c))
 PROG_SRC := $(wildcard cli/glm-*.c)
 TEST_SRC := $(wildcard tests/*/test_*.c)
@@ -113,11 +113,16 @@ $(BUILD)/libcli.a: $(call obj,$(CLI_SRC))
 	@rm -f $@
 	ar rcs $@ $^
 
+# A program takes from it what it needs: the tools do without the test framework.
+$(BUILD)/libsupport.a: $(call obj,$(SUP_SRC))
+	@rm -f $@
+	ar rcs $@ $^
+
 $(BUILD)/bin/%: $(BUILD)/cli/%.o $(BUILD)/libcli.a $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
-$(BUILD)/tools/%: $(BUILD)/tests/support/main_%.o $(call obj,$(SUP_SRC)) $(LIB)
+$(BUILD)/tools/%: $(BUILD)/tests/support/main_%.o $(BUILD)/libsupport.a $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
@@ -125,7 +130,7 @@ $(BUILD)/tools/bench_%: $(BUILD)/tests/bench/bench_%.o $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(SUP_SRC)) $(BUILD)/libcli.a $(LIB)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libsupport.a $(BUILD)/libcli.a $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -lcriterion -o $@
 
