@@ -317,7 +317,8 @@ int target_config(char **text, size_t *size, const char *path, const char *old, 
         char *quant = quantisation_text(table, form), *with = quant;
         size_t from = p.quant.value, to = p.quant.value_end;
         if (!p.quant.found && quant != NULL) {
-            from = to = p.last_end;
+            const char *brace = memchr(old, '{', old_size); /* find_places has been past it */
+            from = to = p.any || brace == NULL ? p.last_end : (size_t)(brace - old) + 1;
             if (asprintf(&with, "%s\n  \"quantization_config\": %s", p.any ? "," : "", quant) < 0)
                 with = NULL;
             free(quant);
