@@ -9,17 +9,14 @@
  * everything is fsynced by the caller; journal, lease and extras go; the folder is fsynced, so the
  * name can never show a folder whose entries are not durable; then the rename, and an fsync of the
  * parent, so that success is not reported before it would survive a power loss. */
-#include "ckpt/work.h"
+#include "ckpt/work_inside.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -27,259 +24,12 @@
 #include "ckpt/digest.h"
 #include "ckpt/dio.h"
 
-enum { CHECK_DIGITS = 16, JOURNAL_LIMIT = 1 << 30, OWNER_SIZE = 512 };
+enum { CHECK_DIGITS = 16, JOURNAL_LIMIT = 1 << 30 };
 
-struct work {
-    char *target, *partial, *parent;
-    char plan_hex[DIGEST_HEX];
-    int journal; /* append descriptor */
-    int folder;  /* NAME.partial, locked from before the lease until after the rename */
-    bool replace, owner;
-};
-
-static char *joined(const char *folder, const char *name)
+char *work_joined(const char *folder, const char *name)
 {
     char *path = NULL;
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
-}
-
-/* ---- the lease -------------------------------------------------------------------------------- */
-
-/* Start time of a process in clock ticks since boot, 0 if there is no such process. */
-static unsigned long long process_start(long pid)
-{
-    char path[64], text[1024];
-    unsigned long long start = 0;
-
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    FILE *f = fopen(path, "r");
-    if (f == NULL)
-        return 0;
-    const size_t n = fread(text, 1, sizeof text - 1, f);
-    fclose(f);
-    text[n] = '\0';
-    char *p = strrchr(text, ')'); /* the command's name may hold spaces; field 22 is the start */
-    for (int field = 2; p != NULL && field < 22; field++)
-        p = strchr(p + 1, ' ');
-    if (p != NULL)
-        start = strtoull(p + 1, NULL, 10);
-    return start;
-}
-
-static void boot_id(char out[64])
-{
-    out[0] = '\0';
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (f == NULL)
-        return;
-    if (fgets(out, 64, f) == NULL)
-        out[0] = '\0';
-    fclose(f);
-    out[strcspn(out, "\n")] = '\0';
-}
-
-static void describe_self(char out[OWNER_SIZE])
-{
-    char host[HOST_NAME_MAX + 1] = "", boot[64];
-
-    gethostname(host, sizeof host - 1);
-    boot_id(boot);
-    snprintf(out, OWNER_SIZE, "%s\t%ld\t%llu\t%s\n", host, (long)getpid(),
-        process_start((long)getpid()), boot);
-}
-
-enum owner { OWNER_NONE, OWNER_DEAD, OWNER_ALIVE, OWNER_FOREIGN };
-
-/* Who wrote a lease. An empty one was lost by a power cut before its content was durable. */
-static enum owner judge(const char *text, char host[HOST_NAME_MAX + 1], long *pid)
-{
-    char self[HOST_NAME_MAX + 1] = "", boot[64] = "", now[64];
-    unsigned long long start = 0;
-
-    host[0] = '\0';
-    *pid = 0;
-    if (sscanf(text, "%64[^\t]\t%ld\t%llu\t%63[^\n]", host, pid, &start, boot) < 3)
-        return OWNER_DEAD;
-    gethostname(self, sizeof self - 1);
-    boot_id(now);
-    if (strcmp(self, host) != 0)
-        return OWNER_FOREIGN;
-    if (strcmp(boot, now) != 0 || process_start(*pid) != start || start == 0)
-        return OWNER_DEAD;
-    return OWNER_ALIVE;
-}
-
-/* The kernel may take a part only: at the end of a disk, or at a signal. */
-static bool write_all(int fd, const char *data, size_t size)
-{
-    while (size > 0) {
-        const ssize_t n = write(fd, data, size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        data += n;
-        size -= (size_t)n;
-    }
-    return true;
-}
-
-static int write_small(const char *path, const char *text, struct glm_error *err)
-{
-    const size_t size = strlen(text);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-
-    if (fd < 0 || !write_all(fd, text, size))
-        glm_fail_errno(err, "%s: write", path);
-    if (fd >= 0)
-        close(fd);
-    return (int)err->code;
-}
-
-/* Moves a dead owner's lease aside. Two that try at once: the loser may have moved the winner's
- * new lease; it sees that from the content and gives it back. */
-static int bury(const char *lease, const char *grave, const char *dead, struct glm_error *err)
-{
-    void *text = NULL;
-    size_t size;
-
-    if (rename(lease, grave) != 0)
-        return errno == ENOENT ? GLM_OK : glm_fail_errno(err, "%s: take over", lease);
-    if (dio_slurp(grave, OWNER_SIZE, &text, &size, err) != GLM_OK)
-        return (int)err->code;
-    if (strcmp(text, dead) != 0) {
-        if (link(grave, lease) != 0 && errno != EEXIST)
-            glm_fail_errno(err, "%s: give back", lease);
-        else
-            glm_fail(err, GLM_EUSAGE, "%s: another process has just taken it over", lease);
-    }
-    free(text);
-    unlink(grave);
-    return (int)err->code;
-}
-
-/* Some network file systems answer EAGAIN to every lock. A file that nobody else can know tells. */
-static bool locks_work(const struct work *w)
-{
-    char name[64];
-
-    snprintf(name, sizeof name, "lease.%ld.lock", (long)getpid());
-    const int fd = openat(w->folder, name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    const bool works = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
-    if (fd >= 0)
-        close(fd);
-    unlinkat(w->folder, name, 0);
-    return works;
-}
-
-static int refuse_busy(const struct work *w, struct glm_error *err)
-{
-    char host[HOST_NAME_MAX + 1], *lease = joined(w->partial, "lease");
-    struct glm_error ignored = {0};
-    void *text = NULL;
-    size_t size;
-    long pid = 0;
-
-    if (lease != NULL && dio_slurp(lease, OWNER_SIZE, &text, &size, &ignored) == GLM_OK)
-        judge(text, host, &pid);
-    free(lease);
-    free(text);
-    if (pid > 0)
-        return glm_fail(err, GLM_EUSAGE, "%s: process %ld works here now; wait for it or end it",
-            w->partial, pid);
-    return glm_fail(err, GLM_EUSAGE, "%s: another process works here now; wait for it or end it",
-        w->partial);
-}
-
-/* The lease goes shortly before the rename, and whoever came in between would take the finished
- * folder for an abandoned one. A lock on the folder closes that gap among the processes of a host.
- * Where locks do not work (some network file systems) the lease alone has to do. */
-static int lock_folder(struct work *w, struct glm_error *err)
-{
-    struct stat mine, now;
-
-    w->folder = open(w->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (w->folder < 0 && (errno == ELOOP || errno == ENOTDIR))
-        return glm_fail(err, GLM_EUSAGE,
-            "%s: is a symbolic link or a file; remove it, work needs a folder there", w->partial);
-    if (w->folder < 0 || fstat(w->folder, &mine) != 0)
-        return glm_fail_errno(err, "%s: open the folder", w->partial);
-    if (flock(w->folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && locks_work(w))
-        return refuse_busy(w, err);
-    if (lstat(w->partial, &now) != 0 || now.st_ino != mine.st_ino || now.st_dev != mine.st_dev)
-        return glm_fail(err, GLM_EUSAGE, "%s: another process has just finished it", w->partial);
-    return GLM_OK;
-}
-
-static int take_lease(struct work *w, bool take_foreign, struct glm_error *err)
-{
-    char self[OWNER_SIZE], mine_name[64], host[HOST_NAME_MAX + 1];
-    char *lease = joined(w->partial, "lease"), *mine = NULL, *grave = NULL;
-    void *text = NULL;
-    size_t size;
-    long pid;
-
-    describe_self(self);
-    snprintf(mine_name, sizeof mine_name, "lease.%ld", (long)getpid());
-    mine = joined(w->partial, mine_name);
-    grave = mine == NULL ? NULL : joined(mine, "dead");
-    if (lease == NULL || mine == NULL || grave == NULL) {
-        glm_fail(err, GLM_ENOMEM, "%s: no memory", w->partial);
-        goto out;
-    }
-    grave[strlen(mine)] = '.'; /* "lease.<pid>.dead" */
-    if (write_small(mine, self, err) != GLM_OK)
-        goto out;
-    for (int attempt = 0; attempt < 8; attempt++) {
-        if (link(mine, lease) == 0) {
-            w->owner = true;
-            goto out;
-        }
-        if (errno != EEXIST) {
-            glm_fail_errno(err, "%s: create", lease);
-            goto out;
-        }
-        free(text);
-        text = NULL;
-        if (dio_slurp(lease, OWNER_SIZE, &text, &size, err) != GLM_OK) {
-            if (err->sys_errno != ENOENT)
-                goto out;
-            glm_error_clear(err); /* its owner has just finished */
-            continue;
-        }
-        const enum owner who = judge(text, host, &pid);
-        if (who == OWNER_ALIVE) {
-            glm_fail(err, GLM_EUSAGE, "%s: process %ld works here now; wait for it or end it",
-                w->partial, pid);
-            goto out;
-        }
-        if (who == OWNER_FOREIGN && !take_foreign) {
-            glm_fail(err, GLM_EUSAGE,
-                "%s: leased by process %ld on host '%s'; if that is gone, give --take-lease",
-                w->partial, pid, host);
-            goto out;
-        }
-        if (bury(lease, grave, text, err) != GLM_OK)
-            goto out;
-    }
-    glm_fail(err, GLM_EIO, "%s: could not be taken in 8 attempts", lease);
-out:
-    if (mine != NULL)
-        unlink(mine);
-    free(text);
-    free(lease);
-    free(mine);
-    free(grave);
-    return (int)err->code;
-}
-
-static void drop_lease(struct work *w)
-{
-    char *lease = w->owner ? joined(w->partial, "lease") : NULL;
-    if (lease != NULL)
-        unlink(lease);
-    free(lease);
-    w->owner = false;
 }
 
 /* ---- the folder ------------------------------------------------------------------------------- */
@@ -295,7 +45,7 @@ static int clear_folder(const char *path, const char *keep, struct glm_error *er
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
             (keep != NULL && strcmp(e->d_name, keep) == 0))
             continue;
-        char *name = joined(path, e->d_name);
+        char *name = work_joined(path, e->d_name);
         if (name == NULL) {
             glm_fail(err, GLM_ENOMEM, "%s: no memory", path);
             break;
@@ -317,19 +67,6 @@ static int remove_tree(const char *path, struct glm_error *err)
     if (clear_folder(path, NULL, err) == GLM_OK && rmdir(path) != 0)
         glm_fail_errno(err, "%s: remove", path);
     return (int)err->code;
-}
-
-/* Leases that a killed process left half made. */
-static void sweep_leases(const struct work *w)
-{
-    DIR *d = opendir(w->partial);
-
-    if (d == NULL)
-        return;
-    for (struct dirent *e; (e = readdir(d)) != NULL;)
-        if (strncmp(e->d_name, "lease.", 6) == 0)
-            unlinkat(dirfd(d), e->d_name, 0);
-    closedir(d);
 }
 
 /* ---- the journal ------------------------------------------------------------------------------ */
@@ -362,7 +99,7 @@ int work_journal(struct work *w, const char *text, struct glm_error *err)
     }
     if (fclose(f) != 0)
         glm_fail(err, GLM_ENOMEM, "%s: no memory for the journal", w->partial);
-    else if (!write_all(w->journal, out, size) || fdatasync(w->journal) != 0)
+    else if (!work_write_all(w->journal, out, size) || fdatasync(w->journal) != 0)
         glm_fail_errno(err, "%s/journal: write", w->partial);
     free(out);
     return (int)err->code;
@@ -388,7 +125,7 @@ static bool line_intact(char *line, size_t size)
 static int read_journal(const struct work *w, int *plan, size_t *good,
     int (*fn)(void *, char *, struct glm_error *), void *ctx, struct glm_error *err)
 {
-    char *path = joined(w->partial, "journal"), *text = NULL;
+    char *path = work_joined(w->partial, "journal"), *text = NULL;
     void *data = NULL;
     size_t size = 0;
 
@@ -426,7 +163,7 @@ int work_replay(struct work *w, int (*fn)(void *ctx, char *line, struct glm_erro
 
 static int open_journal(struct work *w, size_t good, struct glm_error *err)
 {
-    char *path = joined(w->partial, "journal");
+    char *path = work_joined(w->partial, "journal");
 
     if (path == NULL)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", w->partial);
@@ -526,9 +263,9 @@ int work_open(
     /* Before anything in it is called durable, the folder itself must be. */
     if (dio_sync_folder(w->parent, err) != GLM_OK)
         goto out;
-    if (lock_folder(w, err) != GLM_OK || take_lease(w, o->take_lease, err) != GLM_OK)
+    if (work_lock_folder(w, err) != GLM_OK || work_take_lease(w, o->take_lease, err) != GLM_OK)
         goto out;
-    sweep_leases(w);
+    work_sweep_leases(w);
     if (read_journal(w, &plan, &good, NULL, NULL, err) != GLM_OK)
         goto out;
     if (plan == 0 && !o->restart) {
@@ -540,7 +277,7 @@ int work_open(
     *resumed = plan == 1 && !o->restart;
     if (!*resumed && check_space(w, o->need_bytes, err) != GLM_OK) {
         if (made) {
-            drop_lease(w);
+            work_drop_lease(w);
             rmdir(w->partial);
         }
         goto out;
@@ -561,7 +298,7 @@ void work_close(struct work *w)
 {
     if (w == NULL)
         return;
-    drop_lease(w);
+    work_drop_lease(w);
     if (w->journal >= 0)
         close(w->journal);
     if (w->folder >= 0)
@@ -574,7 +311,7 @@ void work_close(struct work *w)
 
 static int remove_ours(struct work *w, const char *name, struct glm_error *err)
 {
-    char *path = joined(w->partial, name);
+    char *path = work_joined(w->partial, name);
 
     if (path == NULL)
         glm_fail(err, GLM_ENOMEM, "%s: no memory", w->partial);
