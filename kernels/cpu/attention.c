@@ -1,4 +1,5 @@
 /* Softmax attention over the keys a row sees. One item of work is one head of one row. */
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/rows.h"
 

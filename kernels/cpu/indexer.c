@@ -1,4 +1,5 @@
 /* The lightning indexer: scores, exact top-k of them, and its KL loss. */
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/mutate.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/rows.h"
