@@ -23,7 +23,8 @@ struct progress {
     bool terminal, drawn, ended;
     char what[64];
     uint64_t begin_ns; /* of this phase */
-    uint64_t drawn_ns, done, total, first_done;
+    uint64_t heard_ns; /* last report */
+    uint64_t drawn_ns, done, total;
     struct sample window[WINDOW]; /* ring, oldest at samples % WINDOW when full */
     uint64_t samples;
 };
@@ -55,6 +56,7 @@ struct progress *progress_new(const struct progress_options *o)
         p->o.out = stderr;
     if (p->o.now_ns == NULL)
         p->o.now_ns = monotonic_ns;
+    p->begin_ns = now(p);
     p->terminal = o->mode == PROGRESS_TERMINAL
         || (o->mode == PROGRESS_AUTO && isatty(fileno(p->o.out)));
     return p;
@@ -166,7 +168,7 @@ static void wipe(struct progress *p)
 static void summary(struct progress *p, uint64_t at_ns)
 {
     char moved[24], took[32], speed[24];
-    const uint64_t bytes = p->done - p->first_done;
+    const uint64_t bytes = p->done;
     const double seconds = (double)(at_ns - p->begin_ns) / 1e9;
     wipe(p);
     if (bytes == 0)
@@ -180,16 +182,17 @@ static void summary(struct progress *p, uint64_t at_ns)
     fflush(p->o.out);
 }
 
-static void begin_phase(
-    struct progress *p, const char *what, uint64_t done, uint64_t at_ns)
+static void begin_phase(struct progress *p, const char *what, uint64_t at_ns)
 {
-    if (p->what[0] != '\0')
-        summary(p, at_ns);
+    /* The first report comes when a first piece is done: the phase began before it, when the one
+     * before was last heard of. */
+    if (p->what[0] != '\0') {
+        summary(p, p->heard_ns);
+        p->begin_ns = p->heard_ns;
+    }
     snprintf(p->what, sizeof p->what, "%s", what);
-    p->begin_ns = at_ns;
     /* The first line of a log comes after its interval: short work leaves no more than a summary. */
     p->drawn_ns = at_ns;
-    p->first_done = done; /* what a resumed run finds done was not moved by it */
     p->samples = 0;
     p->done = 0;
 }
@@ -200,10 +203,11 @@ static void on_progress(void *ctx, const char *what, uint64_t done, uint64_t tot
     pthread_mutex_lock(&p->lock);
     const uint64_t at_ns = now(p);
     if (strncmp(p->what, what, sizeof p->what - 1) != 0)
-        begin_phase(p, what, done, at_ns);
+        begin_phase(p, what, at_ns);
     if (done > p->done)
         p->done = done; /* threads may report out of order */
     p->total = total;
+    p->heard_ns = at_ns;
     take_sample(p, at_ns);
     if (at_ns - p->drawn_ns >= (p->terminal ? TERMINAL_MS : LOG_MS) * 1000000ull)
         draw(p, at_ns);

@@ -92,16 +92,16 @@ Test(progress, a_stall_shows_soon_and_the_rate_forgets_old_speed)
         "glm-x: import: 2.02 GB of 4.00 GB, 50 %, 2.00 MB/s, 16 min 30 s left\n");
 }
 
-Test(progress, a_new_phase_closes_the_last_one_and_a_resumed_one_counts_what_it_moved)
+Test(progress, a_new_phase_closes_the_last_one_and_counts_its_first_piece)
 {
     struct scene s;
     scene_begin(&s, PROGRESS_LOG, false);
-    scene_at(&s, 0, "check", 0, 1000);
-    scene_at(&s, 1, "check", 1000, 1000);
-    scene_at(&s, 1, "import", 500000, 1000000);
-    scene_at(&s, 2, "import", 1000000, 1000000);
+    scene_at(&s, 1, "check", 500, 1000); /* first heard of after a piece: it began at 0 */
+    scene_at(&s, 2, "check", 1000, 1000);
+    scene_at(&s, 3, "import", 500000, 1000000);
+    scene_at(&s, 4, "import", 1000000, 1000000);
     scene_end(&s, true,
-        "check: 1.00 kB in 1.0 s, 1.00 kB/s\nimport: 500 kB in 1.0 s, 500 kB/s\n");
+        "check: 1.00 kB in 2.0 s, 500 B/s\nimport: 1.00 MB in 2.0 s, 500 kB/s\n");
 }
 
 Test(progress, a_note_stands_on_its_own_line_and_failure_leaves_no_summary)
