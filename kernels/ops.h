@@ -319,7 +319,9 @@ struct linear_ce_bwd {        /* dlogit = scale*(softmax - onehot) for rows with
 
 /* ---- optimizer -------------------------------------------------------------------------------- */
 
-/* All F32 (F64 with F64). In place on n elements; step counts from 1. */
+/* All F32 (F64 with F64). In place on n elements; step counts from 1.
+ *   m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g^2
+ *   w -= lr * ( m/(1-beta1^step) / (sqrt(v/(1-beta2^step)) + eps) + decay*w ) */
 struct adamw {
     void *w, *m, *v;
     const void *g;
@@ -328,23 +330,28 @@ struct adamw {
     enum glm_dtype dtype;
 };
 
-/* Newton-Schulz orthogonalisation of one matrix [R,C] (spec/training.md 4.1). */
+/* Newton-Schulz orthogonalisation of B matrices [R,C], one behind the other (spec/training.md 4.1):
+ *   X = x / max(|x|_F, 1e-15), |x|_F^2 as in sum_squares; then `steps` times, R <= C:
+ *   A = X X^T;  B = b A + c A A;  X = a X + B X         (R > C: A = X^T X;  X = a X + X B) */
 struct newton_schulz {
-    void *o;                  /* [R,C] acc; may be x */
-    const void *x;            /* [R,C] acc */
-    int64_t R, C;
-    const double (*coeff)[3]; /* [steps] */
+    void *o;                  /* [B,R,C] acc; may be x */
+    const void *x;            /* [B,R,C] acc */
+    int64_t B, R, C;
+    const double (*coeff)[3]; /* [steps] a, b, c */
     int steps;
-    bool low_precision;       /* matrices rounded to BF16 between products */
+    bool low_precision;       /* X, A, B rounded to BF16, each once, after its product */
     enum glm_dtype dtype;
 };
 
-/* One Muon update of one block of rows: decay, momentum, NS, step. The block's rows lie
- * row_stride elements apart in w, m, g (the same geometry in all three). */
+/* One Muon update of B independent matrices [R,C] inside w, m, g, which lie alike:
+ *   w -= lr*decay*w;  m += (1-momentum)*(g*grad_scale - m)
+ *   u = m, or with nesterov (1-momentum)*g*grad_scale + momentum*m;  w -= lr*factor*NS(u)
+ * Row r of matrix b begins at b*batch_stride + (r/run)*run_stride + (r%run)*row_stride elements:
+ * rows may be gathered from pieces of `run` rows (0: all R evenly). */
 struct muon {
     void *w, *m;
     const void *g;
-    int64_t R, C, row_stride;
+    int64_t B, R, C, batch_stride, row_stride, run, run_stride;
     double lr, decay, momentum, grad_scale, factor; /* factor: phi * rho(R,C) */
     const double (*coeff)[3];
     int steps;
@@ -352,11 +359,15 @@ struct muon {
     enum glm_dtype dtype;
 };
 
-/* out[0] = sum of squares in F64, ascending in leaves of 1024 elements, leaves in a binary tree. */
+/* Sums of squares in F64 of the tiles of B matrices [R,C], one per tile, row-major over [B, tile
+ * rows, tile columns]; last tiles are smaller. A tile's elements, row-major, in leaves of 1024:
+ * element i of a leaf goes to lane i % 16, ascending; lanes fold in halves (l += l+8, +4, ...); n
+ * leaves add up as a binary tree: the first 2^k < n of them, plus the rest. */
 struct sum_squares {
     double *out;
     const void *x;
-    int64_t rows, cols, row_stride; /* a tile of a matrix */
+    int64_t B, R, C, batch_stride, row_stride; /* elements between matrices and rows */
+    int64_t tile_rows, tile_cols;
     enum glm_dtype dtype;
 };
 
