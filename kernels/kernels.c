@@ -12,13 +12,11 @@ static int cpu_wait(glm_stream stream, struct glm_error *err)
 }
 
 #define CPU_MEMBER(op) .op = cpu_##op,
-static const struct kernels cpu = {
-    .name = "cpu",
+static const struct kernels cpu = {.name = "cpu",
     .stream_new = pool_new,
     .stream_free = pool_free,
     .stream_wait = cpu_wait,
-    OPS(CPU_MEMBER)
-};
+    OPS(CPU_MEMBER)};
 #undef CPU_MEMBER
 
 const struct kernels *kernels_find(const char *name)

@@ -30,7 +30,8 @@ bool gemm_types(enum glm_dtype a, enum glm_dtype b, enum glm_dtype c)
 }
 
 /* Rows as stored, to and from F32 without gaps. */
-SIMD_CLONES static void widen(float *to, const uint16_t *from, int64_t stride, int64_t rows, int64_t cols)
+SIMD_CLONES static void widen(
+    float *to, const uint16_t *from, int64_t stride, int64_t rows, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols; j++)
@@ -38,7 +39,8 @@ SIMD_CLONES static void widen(float *to, const uint16_t *from, int64_t stride, i
     }
 }
 
-SIMD_CLONES static void narrow(uint16_t *to, int64_t stride, const float *from, int64_t rows, int64_t cols)
+SIMD_CLONES static void narrow(
+    uint16_t *to, int64_t stride, const float *from, int64_t rows, int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols; j++)
@@ -52,8 +54,8 @@ static void zero(struct gemm_matrix c, int64_t m, int64_t n)
         memset(gemm_at(c, i, 0).p, 0, (size_t)n * glm_dtype_size(c.type));
 }
 
-static void call_blis(struct gemm_matrix c, struct gemm_matrix a, struct gemm_matrix b, int64_t m,
-    int64_t n, int64_t k, bool accumulate)
+static void call_blis(struct gemm_matrix c, struct gemm_matrix a, struct gemm_matrix b,
+    int64_t m, int64_t n, int64_t k, bool accumulate)
 {
     const trans_t ta = a.transposed ? BLIS_TRANSPOSE : BLIS_NO_TRANSPOSE;
     const trans_t tb = b.transposed ? BLIS_TRANSPOSE : BLIS_NO_TRANSPOSE;
@@ -63,18 +65,18 @@ static void call_blis(struct gemm_matrix c, struct gemm_matrix a, struct gemm_ma
     bli_rntm_disable_l3_sup(&how);
     if (c.type == GLM_F64) {
         double one = 1, beta = accumulate;
-        bli_dgemm_ex(ta, tb, m, n, k, &one, a.p, a.stride, 1, b.p, b.stride, 1, &beta, c.p,
-            c.stride, 1, NULL, &how);
+        bli_dgemm_ex(ta, tb, m, n, k, &one, a.p, a.stride, 1, b.p, b.stride, 1, &beta,
+            c.p, c.stride, 1, NULL, &how);
     } else {
         float one = 1, beta = accumulate;
-        bli_sgemm_ex(ta, tb, m, n, k, &one, a.p, a.stride, 1, b.p, b.stride, 1, &beta, c.p,
-            c.stride, 1, NULL, &how);
+        bli_sgemm_ex(ta, tb, m, n, k, &one, a.p, a.stride, 1, b.p, b.stride, 1, &beta,
+            c.p, c.stride, 1, NULL, &how);
     }
 }
 
 /* An F32 copy of a BF16 block of rows x cols (as stored) in scratch memory. */
-static int as_f32(struct gemm_matrix *x, int64_t rows, int64_t cols, bool copy, glm_stream pool,
-    struct glm_error *err)
+static int as_f32(struct gemm_matrix *x, int64_t rows, int64_t cols, bool copy,
+    glm_stream pool, struct glm_error *err)
 {
     float *const p = pool_scratch(pool, (size_t)rows * (size_t)cols * sizeof *p, err);
 
@@ -86,8 +88,9 @@ static int as_f32(struct gemm_matrix *x, int64_t rows, int64_t cols, bool copy, 
     return 0;
 }
 
-int gemm_block(struct gemm_matrix c, struct gemm_matrix a, struct gemm_matrix b, int64_t m,
-    int64_t n, int64_t k, bool accumulate, glm_stream pool, struct glm_error *err)
+int gemm_block(struct gemm_matrix c, struct gemm_matrix a, struct gemm_matrix b,
+    int64_t m, int64_t n, int64_t k, bool accumulate, glm_stream pool,
+    struct glm_error *err)
 {
     const struct gemm_matrix given[3] = {a, b, c};
     int code = 0;
@@ -137,7 +140,8 @@ static int64_t ceil_div(int64_t a, int64_t b)
 static struct cut cut_for(int64_t M, int64_t N, int64_t K, int threads)
 {
     enum { UNIT = 48 };
-    const double small = 64.0 * 64 * 64; /* multiply-adds that are not worth waking a thread for */
+    const double small =
+        64.0 * 64 * 64; /* multiply-adds that are not worth waking a thread for */
     const double work = (double)M * (double)N * (double)K;
     struct cut best = {.rows = M, .cols = N, .across = 1, .blocks = 1};
     int64_t least = -1;
@@ -197,8 +201,8 @@ static void gemm_blocks(const void *ctx, int64_t begin, int64_t end)
         const int64_t col = i % job->cut.across * job->cut.cols;
         const int64_t m = p->M - row < job->cut.rows ? p->M - row : job->cut.rows;
         const int64_t n = p->N - col < job->cut.cols ? p->N - col : job->cut.cols;
-        gemm_block(gemm_at(c, row, col), gemm_at(a, row, 0), gemm_at(b, 0, col), m, n, p->K,
-            p->accumulate, job->pool, &err);
+        gemm_block(gemm_at(c, row, col), gemm_at(a, row, 0), gemm_at(b, 0, col), m, n,
+            p->K, p->accumulate, job->pool, &err);
     }
     keep_first(job->first, &err);
 }
@@ -207,13 +211,16 @@ int cpu_gemm(const struct gemm *p, glm_stream stream, struct glm_error *err)
 {
     if (!gemm_types(p->a_type, p->b_type, p->c_type))
         return glm_fail(err, GLM_EFORMAT, "gemm: no version for %s = %s x %s",
-            glm_dtype_name(p->c_type), glm_dtype_name(p->a_type), glm_dtype_name(p->b_type));
+            glm_dtype_name(p->c_type), glm_dtype_name(p->a_type),
+            glm_dtype_name(p->b_type));
     if (p->M < 0 || p->N < 0 || p->K < 0)
         return CHECK_SHAPE3(err, "gemm", "M %lld, N %lld, K %lld", p->M, p->N, p->K);
     if (p->lda < (p->trans_a ? p->M : p->K) || p->ldb < (p->trans_b ? p->K : p->N)
         || p->ldc < p->N)
-        return CHECK_SHAPE3(err, "gemm", "rows closer than they are long: lda %lld, ldb %lld, "
-            "ldc %lld", p->lda, p->ldb, p->ldc);
+        return CHECK_SHAPE3(err, "gemm",
+            "rows closer than they are long: lda %lld, ldb %lld, "
+            "ldc %lld",
+            p->lda, p->ldb, p->ldc);
     if (p->M == 0 || p->N == 0)
         return 0;
 
@@ -233,15 +240,15 @@ struct group_job {
     struct first_error *first;
 };
 
-static void one_group(const struct group_job *job, int64_t g, int64_t at, int64_t n,
-    struct glm_error *err)
+static void one_group(
+    const struct group_job *job, int64_t g, int64_t at, int64_t n, struct glm_error *err)
 {
     const struct grouped_gemm *p = job->p;
     const int64_t row = p->offset[g], rows = p->offset[g + 1] - row;
     const bool tn = p->kind == GROUP_TN;
     struct gemm_matrix a = {(void *)(uintptr_t)p->a, tn ? p->N : p->K, p->a_type, false};
-    struct gemm_matrix b = {(void *)(uintptr_t)p->b, p->kind == GROUP_NN ? p->N : p->K, p->b_type,
-        false};
+    struct gemm_matrix b = {
+        (void *)(uintptr_t)p->b, p->kind == GROUP_NN ? p->N : p->K, p->b_type, false};
     struct gemm_matrix c = {p->c, tn ? p->K : p->N, p->c_type, false};
 
     a = gemm_at(a, row, 0);
@@ -267,7 +274,8 @@ static void groups(const void *ctx, int64_t begin, int64_t end)
         const int64_t at = i % job->pieces * job->cols;
         const int64_t left = job->p->N - at;
         if (left > 0)
-            one_group(job, i / job->pieces, at, left < job->cols ? left : job->cols, &err);
+            one_group(
+                job, i / job->pieces, at, left < job->cols ? left : job->cols, &err);
     }
     keep_first(job->first, &err);
 }
@@ -276,21 +284,25 @@ static int check_groups(const struct grouped_gemm *p, struct glm_error *err)
 {
     if (!gemm_types(p->a_type, p->b_type, p->c_type))
         return glm_fail(err, GLM_EFORMAT, "grouped_gemm: no version for %s = %s x %s",
-            glm_dtype_name(p->c_type), glm_dtype_name(p->a_type), glm_dtype_name(p->b_type));
+            glm_dtype_name(p->c_type), glm_dtype_name(p->a_type),
+            glm_dtype_name(p->b_type));
     if (p->G < 0 || p->N < 0 || p->K < 0)
-        return CHECK_SHAPE3(err, "grouped_gemm", "G %lld, N %lld, K %lld", p->G, p->N, p->K);
+        return CHECK_SHAPE3(
+            err, "grouped_gemm", "G %lld, N %lld, K %lld", p->G, p->N, p->K);
     if (p->offset[0] < 0)
-        return glm_fail(err, GLM_EFORMAT, "grouped_gemm: offset 0 is %d", (int)p->offset[0]);
+        return glm_fail(
+            err, GLM_EFORMAT, "grouped_gemm: offset 0 is %d", (int)p->offset[0]);
     for (int64_t g = 0; g < p->G; g++) {
         if (p->offset[g + 1] < p->offset[g])
             return glm_fail(err, GLM_EFORMAT,
-                "grouped_gemm: offsets descend from %d to %d at group %lld", (int)p->offset[g],
-                (int)p->offset[g + 1], (long long)g);
+                "grouped_gemm: offsets descend from %d to %d at group %lld",
+                (int)p->offset[g], (int)p->offset[g + 1], (long long)g);
     }
     return 0;
 }
 
-int cpu_grouped_gemm(const struct grouped_gemm *p, glm_stream stream, struct glm_error *err)
+int cpu_grouped_gemm(
+    const struct grouped_gemm *p, glm_stream stream, struct glm_error *err)
 {
     enum { UNIT = 48 };
     const int threads = pool_threads(stream);

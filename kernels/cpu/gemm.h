@@ -26,8 +26,9 @@ struct gemm_matrix gemm_at(struct gemm_matrix m, int64_t i, int64_t j);
 
 /* C[m,n] = A[m,k] B[k,n] (+ C). BF16 is widened first, exactly; a BF16 C is rounded once. All F64
  * or none. Scratch comes from the pool, from any of its threads. */
-int gemm_block(struct gemm_matrix c, struct gemm_matrix a, struct gemm_matrix b, int64_t m,
-    int64_t n, int64_t k, bool accumulate, glm_stream pool, struct glm_error *err);
+int gemm_block(struct gemm_matrix c, struct gemm_matrix a, struct gemm_matrix b,
+    int64_t m, int64_t n, int64_t k, bool accumulate, glm_stream pool,
+    struct glm_error *err);
 
 /* Are the types a possible combination? */
 bool gemm_types(enum glm_dtype a, enum glm_dtype b, enum glm_dtype c);

@@ -25,19 +25,19 @@ LANES_BODY real lanes_fold(real *l)
 }
 
 /* The sum of TERM over d in [0,n), where TERM is an expression of the index `d`. */
-#define LANES_SUM(result, n, TERM)                                                           \
-    do {                                                                                     \
-        real lane_[LANES] = {0};                                                             \
-        const int64_t n_ = (n), whole_ = n_ - n_ % LANES;                                    \
-        for (int64_t d0_ = 0; d0_ < whole_; d0_ += LANES) {                                  \
-            for (int i_ = 0; i_ < LANES; i_++) {                                             \
-                const int64_t d = d0_ + i_;                                                  \
-                lane_[i_] += (TERM);                                                         \
-            }                                                                                \
-        }                                                                                    \
-        for (int64_t d = whole_; d < n_; d++)                                                \
-            lane_[d - whole_] += (TERM);                                                     \
-        (result) = lanes_fold(lane_);                                                        \
+#define LANES_SUM(result, n, TERM)                                                       \
+    do {                                                                                 \
+        real lane_[LANES] = {0};                                                         \
+        const int64_t n_ = (n), whole_ = n_ - n_ % LANES;                                \
+        for (int64_t d0_ = 0; d0_ < whole_; d0_ += LANES) {                              \
+            for (int i_ = 0; i_ < LANES; i_++) {                                         \
+                const int64_t d = d0_ + i_;                                              \
+                lane_[i_] += (TERM);                                                     \
+            }                                                                            \
+        }                                                                                \
+        for (int64_t d = whole_; d < n_; d++)                                            \
+            lane_[d - whole_] += (TERM);                                                 \
+        (result) = lanes_fold(lane_);                                                    \
     } while (0)
 
 /* e^x. In float a polynomial of our own, within one unit of the last place, that vectorises and has

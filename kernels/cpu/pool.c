@@ -36,7 +36,8 @@ struct glm_stream_ {
     pool_fn *fn;
     const void *ctx;
     int64_t n, grain, ranges;
-    atomic_llong next; /* ranges 0..threads-1 belong to their thread, the rest to who comes */
+    atomic_llong
+        next; /* ranges 0..threads-1 belong to their thread, the rest to who comes */
 
     struct block *blocks; /* scratch; under scratch_lock */
     pthread_mutex_t scratch_lock;
@@ -67,7 +68,8 @@ static void run_round(struct worker *w)
         return;
     run_range(w, w->id);
     for (;;) {
-        const int64_t range = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+        const int64_t range =
+            atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
         if (range >= p->ranges)
             return;
         run_range(w, range);
@@ -251,8 +253,9 @@ static struct block *free_block(glm_stream p, size_t bytes)
 static void *new_memory(size_t bytes, struct glm_error *err)
 {
     enum { ALIGN = 64 };
-    void *memory =
-        bytes > SIZE_MAX - ALIGN ? NULL : aligned_alloc(ALIGN, (bytes + ALIGN) / ALIGN * ALIGN);
+    void *memory = bytes > SIZE_MAX - ALIGN
+        ? NULL
+        : aligned_alloc(ALIGN, (bytes + ALIGN) / ALIGN * ALIGN);
 
     if (memory == NULL)
         glm_fail(err, GLM_ENOMEM, "no memory: %zu bytes of scratch", bytes);

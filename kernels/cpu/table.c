@@ -3,17 +3,18 @@
 
 /* Operations on elem: BF16, F32, F64. gemm, grouped_gemm and convert name types of their own,
  * moe_plan has integers only: their files define the cpu_ function themselves. */
-#define ELEM_OPS(X) \
-    X(embedding_fwd) X(embedding_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) \
-    X(layernorm_bwd) X(add) X(swiglu_fwd) X(swiglu_bwd) X(rope_table) X(rope) X(attention_fwd) \
-    X(attention_bwd) X(indexer_topk) X(indexer_loss) X(router_fwd) X(router_bwd) X(moe_gather) \
-    X(moe_combine_fwd) X(moe_combine_bwd) X(moe_gather_bwd) X(linear_ce_fwd) X(linear_ce_bwd) \
-    X(sum_squares)
+#define ELEM_OPS(X)                                                                      \
+    X(embedding_fwd)                                                                     \
+    X(embedding_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) X(layernorm_bwd)     \
+        X(add) X(swiglu_fwd) X(swiglu_bwd) X(rope_table) X(rope) X(attention_fwd)        \
+            X(attention_bwd) X(indexer_topk) X(indexer_loss) X(router_fwd) X(router_bwd) \
+                X(moe_gather) X(moe_combine_fwd) X(moe_combine_bwd) X(moe_gather_bwd)    \
+                    X(linear_ce_fwd) X(linear_ce_bwd) X(sum_squares)
 
 /* Operations on acc: F32, F64. Their files need not define a version for BF16. */
 #define ACC_OPS(X) X(adamw) X(newton_schulz) X(muon)
 
-#define SIGNATURE(op, mode) \
+#define SIGNATURE(op, mode)                                                              \
     int op##_##mode(const struct op *p, glm_stream stream, struct glm_error *err)
 
 static int no_version(const char *op, enum glm_dtype dtype, struct glm_error *err)
@@ -23,50 +24,57 @@ static int no_version(const char *op, enum glm_dtype dtype, struct glm_error *er
 }
 
 /* An operation that is not written yet. */
-#define MISSING(op, mode) \
-    SIGNATURE(op, mode); \
-    __attribute__((weak)) SIGNATURE(op, mode) \
-    { \
-        (void)p; \
-        (void)stream; \
-        return glm_fail(err, GLM_EFORMAT, #op "_" #mode ": not in this build"); \
+#define MISSING(op, mode)                                                                \
+    SIGNATURE(op, mode);                                                                 \
+    __attribute__((weak)) SIGNATURE(op, mode)                                            \
+    {                                                                                    \
+        (void)p;                                                                         \
+        (void)stream;                                                                    \
+        return glm_fail(err, GLM_EFORMAT, #op "_" #mode ": not in this build");          \
     }
 
-#define DISPATCH_ELEM(op) \
-    MISSING(op, f32) \
-    MISSING(op, f64) \
-    MISSING(op, bf16) \
-    int cpu_##op(const struct op *p, glm_stream stream, struct glm_error *err) \
-    { \
-        switch (p->dtype) { \
-        case GLM_F32: return op##_f32(p, stream, err); \
-        case GLM_F64: return op##_f64(p, stream, err); \
-        case GLM_BF16: return op##_bf16(p, stream, err); \
-        default: return no_version(#op, p->dtype, err); \
-        } \
+#define DISPATCH_ELEM(op)                                                                \
+    MISSING(op, f32)                                                                     \
+    MISSING(op, f64)                                                                     \
+    MISSING(op, bf16)                                                                    \
+    int cpu_##op(const struct op *p, glm_stream stream, struct glm_error *err)           \
+    {                                                                                    \
+        switch (p->dtype) {                                                              \
+        case GLM_F32:                                                                    \
+            return op##_f32(p, stream, err);                                             \
+        case GLM_F64:                                                                    \
+            return op##_f64(p, stream, err);                                             \
+        case GLM_BF16:                                                                   \
+            return op##_bf16(p, stream, err);                                            \
+        default:                                                                         \
+            return no_version(#op, p->dtype, err);                                       \
+        }                                                                                \
     }
 ELEM_OPS(DISPATCH_ELEM)
 
-#define DISPATCH_ACC(op) \
-    MISSING(op, f32) \
-    MISSING(op, f64) \
-    int cpu_##op(const struct op *p, glm_stream stream, struct glm_error *err) \
-    { \
-        switch (p->dtype) { \
-        case GLM_F32: return op##_f32(p, stream, err); \
-        case GLM_F64: return op##_f64(p, stream, err); \
-        default: return no_version(#op, p->dtype, err); \
-        } \
+#define DISPATCH_ACC(op)                                                                 \
+    MISSING(op, f32)                                                                     \
+    MISSING(op, f64)                                                                     \
+    int cpu_##op(const struct op *p, glm_stream stream, struct glm_error *err)           \
+    {                                                                                    \
+        switch (p->dtype) {                                                              \
+        case GLM_F32:                                                                    \
+            return op##_f32(p, stream, err);                                             \
+        case GLM_F64:                                                                    \
+            return op##_f64(p, stream, err);                                             \
+        default:                                                                         \
+            return no_version(#op, p->dtype, err);                                       \
+        }                                                                                \
     }
 ACC_OPS(DISPATCH_ACC)
 
-#define MISSING_PLAIN(op) \
-    __attribute__((weak)) int cpu_##op( \
-        const struct op *p, glm_stream stream, struct glm_error *err) \
-    { \
-        (void)p; \
-        (void)stream; \
-        return glm_fail(err, GLM_EFORMAT, #op ": not in this build"); \
+#define MISSING_PLAIN(op)                                                                \
+    __attribute__((weak)) int cpu_##op(                                                  \
+        const struct op *p, glm_stream stream, struct glm_error *err)                    \
+    {                                                                                    \
+        (void)p;                                                                         \
+        (void)stream;                                                                    \
+        return glm_fail(err, GLM_EFORMAT, #op ": not in this build");                    \
     }
-MISSING_PLAIN(convert)
+
 MISSING_PLAIN(moe_plan)

@@ -22,7 +22,8 @@ static void mark(const void *ctx, int64_t begin, int64_t end)
 
 Test(pool, runs_every_index_once)
 {
-    static const int64_t sizes[][2] = {{0, 1}, {1, 1}, {1, 9}, {7, 1}, {64, 8}, {1000, 7}};
+    static const int64_t sizes[][2] = {
+        {0, 1}, {1, 1}, {1, 9}, {7, 1}, {64, 8}, {1000, 7}};
     struct glm_error err = {0};
 
     for (int threads = 0; threads <= 5; threads++) {
@@ -68,7 +69,8 @@ Test(pool, hands_out_scratch_again_and_apart)
     cr_assert(a != NULL && b != NULL && a != b && (uintptr_t)a % 64 == 0);
     memset(a, 1, 100);
     pool_scratch_free(p, a);
-    cr_assert_eq(pool_scratch(p, 60, &err), a, "a block that is large enough serves again");
+    cr_assert_eq(
+        pool_scratch(p, 60, &err), a, "a block that is large enough serves again");
     cr_assert_neq(pool_scratch(p, 60, &err), a);
     pool_scratch_free(p, NULL);
     pool_free(p);
@@ -104,8 +106,10 @@ Test(kernels, table_has_the_cpu_and_names_unknown_types)
 
     cr_assert(k != NULL && kernels_find("tpu") == NULL);
     float x = 1, y = 2;
-    cr_assert_eq(k->add(&(struct add){.y = &y, .a = &x, .b = &x, .n = 1, .dtype = GLM_F32},
-                     NULL, &err), 0, "%s", err.text);
+    cr_assert_eq(
+        k->add(&(struct add){.y = &y, .a = &x, .b = &x, .n = 1, .dtype = GLM_F32}, NULL,
+            &err),
+        0, "%s", err.text);
     cr_assert_eq(y, 2);
     cr_assert_eq(k->add(&(struct add){.dtype = GLM_I32}, NULL, &err), GLM_EFORMAT);
     cr_assert(strstr(err.text, "I32") != NULL);

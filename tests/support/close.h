@@ -7,10 +7,10 @@
 #include "kernels/base/dtype.h"
 
 enum close_kind {
-    CLOSE_COPY,  /* moved, not computed */
-    CLOSE_FEW,   /* a few roundings of one element */
-    CLOSE_SUM,   /* a sum, or what follows from sums of up to some thousands of terms */
-    CLOSE_GRAD,  /* a chain of sums and roundings: backward passes */
+    CLOSE_COPY, /* moved, not computed */
+    CLOSE_FEW,  /* a few roundings of one element */
+    CLOSE_SUM,  /* a sum, or what follows from sums of up to some thousands of terms */
+    CLOSE_GRAD, /* a chain of sums and roundings: backward passes */
 };
 
 /* max |got - want| / max |want| that may be. */
@@ -22,6 +22,7 @@ void close_check(const char *what, enum close_kind kind, enum glm_dtype stored,
     enum glm_dtype computed, const void *got, const double *want, int64_t n);
 
 /* Fails the running test unless the bytes are the same. */
-void close_same(const char *what, enum glm_dtype type, const void *a, const void *b, int64_t n);
+void close_same(
+    const char *what, enum glm_dtype type, const void *a, const void *b, int64_t n);
 
 #endif

@@ -14,18 +14,26 @@ const enum glm_dtype value_types[VALUE_TYPES] = {GLM_F32, GLM_F64, GLM_BF16};
 double value_at(enum glm_dtype type, const void *p, int64_t i)
 {
     switch (type) {
-    case GLM_F64: return ((const double *)p)[i];
-    case GLM_F32: return (double)((const float *)p)[i];
-    default: return (double)bf16_to_f32(((const uint16_t *)p)[i]);
+    case GLM_F64:
+        return ((const double *)p)[i];
+    case GLM_F32:
+        return (double)((const float *)p)[i];
+    default:
+        return (double)bf16_to_f32(((const uint16_t *)p)[i]);
     }
 }
 
 void value_set(enum glm_dtype type, void *p, int64_t i, double x)
 {
     switch (type) {
-    case GLM_F64: ((double *)p)[i] = x; break;
-    case GLM_F32: ((float *)p)[i] = (float)x; break;
-    default: ((uint16_t *)p)[i] = bf16_from_f32((float)x);
+    case GLM_F64:
+        ((double *)p)[i] = x;
+        break;
+    case GLM_F32:
+        ((float *)p)[i] = (float)x;
+        break;
+    default:
+        ((uint16_t *)p)[i] = bf16_from_f32((float)x);
     }
 }
 

@@ -9,7 +9,7 @@
 
 double value_at(enum glm_dtype type, const void *p, int64_t i);
 void value_set(enum glm_dtype type, void *p, int64_t i, double x); /* rounded to type */
-enum glm_dtype value_acc(enum glm_dtype type);                     /* F64 for F64, else F32 */
+enum glm_dtype value_acc(enum glm_dtype type); /* F64 for F64, else F32 */
 
 /* New arrays; free() them. Random values are normal times scale, rounded to type; one in sixteen
  * is 0, or a thousandth, or eight times as large. The same (seed, n) gives the same numbers in
@@ -26,6 +26,7 @@ void *value_ptr(enum glm_dtype type, const void *p, int64_t i);
  * and 4 threads. */
 enum { VALUE_TYPES = 3, VALUE_POOLS = 4 };
 extern const enum glm_dtype value_types[VALUE_TYPES];
-glm_stream value_pool(int which); /* made when first asked for; they live as long as the test */
+glm_stream value_pool(
+    int which); /* made when first asked for; they live as long as the test */
 
 #endif
