@@ -123,7 +123,7 @@ int gemm_block(struct gemm_matrix c, struct gemm_matrix a, struct gemm_matrix b,
 
 /* ---- a matrix cut into blocks, one a thread ---------------------------------------------------- */
 
-/* Blocks in C's rows and columns, multiples of what the library's kernels take at once. A block
+/* Blocks in C's rows and columns, so that threads have as much to do as each other. A block
  * reads its rows of A and columns of B: of the cuts into as many blocks as there are threads, the
  * one that reads least. */
 struct cut {
@@ -139,7 +139,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 
 static struct cut cut_for(int64_t M, int64_t N, int64_t K, int threads)
 {
-    enum { UNIT = 48 };
+    enum { UNIT = 16 };
     const double small =
         64.0 * 64 * 64; /* multiply-adds that are not worth waking a thread for */
     const double work = (double)M * (double)N * (double)K;
