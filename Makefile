@@ -38,7 +38,7 @@ CFLAGS_asan    := -O1 -g -DSIMD_BASELINE -fsanitize=address,undefined -fno-omit-
 # -ffp-contract=off: a fused multiply-add would give other bits on other machines.
 CFLAGS  := -std=c11 -D_GNU_SOURCE -fPIC -ffp-contract=off -pthread $(WARN) $(CFLAGS_$(CONFIG)) -I. \
            $(PKG_CFLAGS) $(EXTRA_CFLAGS)
-LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(CONFIG))) $(EXTRA_LDFLAGS)
+LDFLAGS := -pthread -Wl,--as-needed $(filter -fsanitize%,$(CFLAGS_$(CONFIG))) $(EXTRA_LDFLAGS)
 LIBS    := $(PKG_LIBS) -lblis -lm
 
 # ---- what there is to build -------------------------------------------------------------------
