@@ -53,9 +53,9 @@ SUP_SRC  := $(filter-out tests/support/main_%,$(wildcard tests/support/*.c))
 TOOL_SRC := $(wildcard tests/support/main_*.c)
 
 obj = $(1:%.c=$(BUILD)/%.o)
-LIB_OBJ  := $(call obj,$(LIB_SRC)) $(BUILD)/kernels/cpu.o
 CPU_OBJ  := $(call obj,$(filter-out $(MODE_SRC),$(CPU_SRC))) \
             $(foreach m,f32 f64 bf16,$(MODE_SRC:%.c=$(BUILD)/%.$m.o))
+LIB_OBJ  := $(call obj,$(LIB_SRC)) $(CPU_OBJ)
 LIB      := $(BUILD)/libglm.a
 PROGS    := $(PROG_SRC:cli/%.c=$(BUILD)/bin/%)
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
@@ -100,10 +100,6 @@ endef
 $(eval $(call mode_rule,f32,F32))
 $(eval $(call mode_rule,f64,F64))
 $(eval $(call mode_rule,bf16,BF16))
-
-# One object, so that a version that is there takes the place of table.c's weak one.
-$(BUILD)/kernels/cpu.o: $(CPU_OBJ)
-	$(CC) -nostdlib -r $^ -o $@
 
 $(LIB): $(LIB_OBJ)
 	@rm -f $@

@@ -1,21 +1,21 @@
-/* cpu_<op>: the version of an operation for its element type. */
+/* cpu_<op>: the version of an operation for its element type.
+ *
+ * gemm, grouped_gemm and convert name types of their own and moe_plan has integers only: their
+ * files define the cpu_ function themselves. */
 #include "kernels/ops.h"
 
-/* Operations on elem: BF16, F32, F64. gemm, grouped_gemm and convert name types of their own,
- * moe_plan has integers only: their files define the cpu_ function themselves. */
-#define ELEM_OPS(X)                                                                      \
-    X(embedding_fwd)                                                                     \
-    X(embedding_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) X(layernorm_bwd)     \
-        X(add) X(swiglu_fwd) X(swiglu_bwd) X(rope_table) X(rope) X(attention_fwd)        \
-            X(attention_bwd) X(indexer_topk) X(indexer_loss) X(router_fwd) X(router_bwd) \
-                X(moe_gather) X(moe_combine_fwd) X(moe_combine_bwd) X(moe_gather_bwd)    \
-                    X(linear_ce_fwd) X(linear_ce_bwd) X(sum_squares)
+/* clang-format off */
+/* Operations on elem: BF16, F32, F64. */
+#define ELEM_OPS(X) \
+    X(embedding_fwd) X(embedding_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) \
+    X(layernorm_bwd) X(add) X(swiglu_fwd) X(swiglu_bwd) X(rope_table) X(rope) \
+    X(attention_fwd) X(attention_bwd) X(indexer_topk) X(indexer_loss) X(router_fwd) \
+    X(router_bwd) X(moe_gather) X(moe_combine_fwd) X(moe_combine_bwd) X(moe_gather_bwd) \
+    X(linear_ce_fwd) X(linear_ce_bwd) X(sum_squares)
+/* clang-format on */
 
-/* Operations on acc: F32, F64. Their files need not define a version for BF16. */
+/* Operations on acc: F32, F64. */
 #define ACC_OPS(X) X(adamw) X(newton_schulz) X(muon)
-
-#define SIGNATURE(op, mode)                                                              \
-    int op##_##mode(const struct op *p, glm_stream stream, struct glm_error *err)
 
 static int no_version(const char *op, enum glm_dtype dtype, struct glm_error *err)
 {
@@ -23,20 +23,13 @@ static int no_version(const char *op, enum glm_dtype dtype, struct glm_error *er
         glm_dtype_name(dtype));
 }
 
-/* An operation that is not written yet. */
-#define MISSING(op, mode)                                                                \
-    SIGNATURE(op, mode);                                                                 \
-    __attribute__((weak)) SIGNATURE(op, mode)                                            \
-    {                                                                                    \
-        (void)p;                                                                         \
-        (void)stream;                                                                    \
-        return glm_fail(err, GLM_EFORMAT, #op "_" #mode ": not in this build");          \
-    }
+#define VERSION(op, mode)                                                                \
+    int op##_##mode(const struct op *p, glm_stream stream, struct glm_error *err);
 
 #define DISPATCH_ELEM(op)                                                                \
-    MISSING(op, f32)                                                                     \
-    MISSING(op, f64)                                                                     \
-    MISSING(op, bf16)                                                                    \
+    VERSION(op, f32)                                                                     \
+    VERSION(op, f64)                                                                     \
+    VERSION(op, bf16)                                                                    \
     int cpu_##op(const struct op *p, glm_stream stream, struct glm_error *err)           \
     {                                                                                    \
         switch (p->dtype) {                                                              \
@@ -53,8 +46,8 @@ static int no_version(const char *op, enum glm_dtype dtype, struct glm_error *er
 ELEM_OPS(DISPATCH_ELEM)
 
 #define DISPATCH_ACC(op)                                                                 \
-    MISSING(op, f32)                                                                     \
-    MISSING(op, f64)                                                                     \
+    VERSION(op, f32)                                                                     \
+    VERSION(op, f64)                                                                     \
     int cpu_##op(const struct op *p, glm_stream stream, struct glm_error *err)           \
     {                                                                                    \
         switch (p->dtype) {                                                              \
@@ -67,14 +60,3 @@ ELEM_OPS(DISPATCH_ELEM)
         }                                                                                \
     }
 ACC_OPS(DISPATCH_ACC)
-
-#define MISSING_PLAIN(op)                                                                \
-    __attribute__((weak)) int cpu_##op(                                                  \
-        const struct op *p, glm_stream stream, struct glm_error *err)                    \
-    {                                                                                    \
-        (void)p;                                                                         \
-        (void)stream;                                                                    \
-        return glm_fail(err, GLM_EFORMAT, #op ": not in this build");                    \
-    }
-
-MISSING_PLAIN(moe_plan)
