@@ -45,6 +45,10 @@ def expect(condition, sentence):
 
 
 def same(found, wanted, what):
+    if isinstance(found, dict) and isinstance(wanted, dict) and found != wanted:
+        odd = sorted(k for k in {*found, *wanted} if found.get(k) != wanted.get(k))
+        raise Failure(f"{what}: {len(odd)} differ, first {odd[:3]}; found "
+                      f"{str(found.get(odd[0]))[:80]}, expected {str(wanted.get(odd[0]))[:80]}")
     if found != wanted:
         raise Failure(f"{what}: found {str(found)[:300]}, expected {str(wanted)[:300]}")
 
