@@ -42,7 +42,7 @@ LDFLAGS := -pthread -Wl,--as-needed $(filter -fsanitize%,$(CFLAGS_$(CONFIG))) $(
 LIBS    := $(PKG_LIBS) -lblis -lm
 
 # ---- what there is to build -------------------------------------------------------------------
-LIB_SRC  := $(wildcard kernels/base/*.c kernels/*.c ckpt/*.c convert/*.c verify/*.c)
+LIB_SRC  := $(wildcard kernels/base/*.c kernels/*.c ckpt/*.c convert/*.c train/*.c verify/*.c)
 # Operations on the CPU: a file that includes mode.h is compiled for each element type.
 CPU_SRC  := $(wildcard kernels/cpu/*.c)
 MODE_SRC := $(shell grep -lE '"kernels/cpu/(mode|lanes|columns).h"' $(CPU_SRC))
@@ -251,7 +251,7 @@ $(BUILD)/headers/%.ok: %
 
 # ---- installing -------------------------------------------------------------------------------
 MAN         := $(wildcard man/*.[1-9])
-PUBLIC      := $(wildcard kernels/base/*.h ckpt/*.h convert/*.h verify/*.h)
+PUBLIC      := $(wildcard kernels/base/*.h ckpt/*.h convert/*.h train/*.h verify/*.h)
 prefix      := $(DESTDIR)$(PREFIX)
 READER      := $(wildcard python/glm_checkpoint.py)
 

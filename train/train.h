@@ -1,0 +1,9 @@
+/* The door of train/: what a training run is made of. */
+#ifndef TRAIN_TRAIN_H
+#define TRAIN_TRAIN_H
+
+#include "train/dataset.h"
+#include "train/tokens.h"
+#include "train/tokens_build.h"
+
+#endif
