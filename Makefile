@@ -20,9 +20,10 @@ ifeq ($(filter release asan,$(CONFIG)),)
 $(error CONFIG is release or asan, not '$(CONFIG)')
 endif
 
-# Debian packages: to build and test; more for `make lint` and `make test-long`.
+# Debian packages: to build and test; peers of `make bench`; more for `make lint`, `make test-long`.
 DEBS      := build-essential pkg-config libhdf5-dev hdf5-tools libjansson-dev libzstd-dev libssl-dev \
              libblis-serial-dev libcriterion-dev mandoc python3-venv python3-h5py clang libclang-rt-14-dev
+DEBS_BENCH := libopenblas0-pthread
 DEBS_MORE := clang-format cppcheck shellcheck valgrind bash-completion
 
 # ---- what this machine has --------------------------------------------------------------------
@@ -146,6 +147,9 @@ deps: ## install the Debian packages that building and testing need, if any is m
 deps-more: ## the same for lint, test-long and shell completion
 	@tools/deps.sh $(DEBS) $(DEBS_MORE)
 
+deps-bench:
+	@tools/deps.sh $(DEBS_BENCH)
+
 VENV := .venv/bin/python
 venv: .venv/tests.stamp ## make .venv with the pinned packages of the tests' Python scripts
 
@@ -183,7 +187,7 @@ parity: deps venv .venv/parity.stamp ## compare with Hugging Face transformers (
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/parity/run.sh
 
-bench: deps venv .venv/bench.stamp ## measure speed and memory against the limits of this machine
+bench: deps deps-bench venv .venv/bench.stamp ## measure speed and memory against the limits of this machine
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/bench/run.sh
 
@@ -307,7 +311,7 @@ config: ## what this machine has
 	    printf '%-12s ' $$t; command -v $$t || echo 'missing'; done
 	@printf 'venv         '; $(VENV) --version 2>/dev/null || echo 'missing (make venv)'
 
-.PHONY: fuzz fuzzers all test-programs clean deps deps-more venv demo test test-quick test-long parity bench \
+.PHONY: fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \
         bench-big lint format layers headers install uninstall help config
 .SECONDARY:
 -include $(shell find $(BUILD) build/fuzz/obj -name '*.d' 2>/dev/null)

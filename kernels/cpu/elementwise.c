@@ -1,5 +1,6 @@
 /* add and SwiGLU: an element depends on its own inputs alone. */
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/mutate.h"
 #include "kernels/cpu/pool.h"
 
 enum { GRAIN = 16384 };
@@ -21,6 +22,18 @@ OP_FN(add)
     return 0;
 }
 
+#ifdef MUTATE_GATE_UP_SWAPPED
+#define GATE b
+#define UP a
+#define D_GATE db
+#define D_UP da
+#else
+#define GATE a
+#define UP b
+#define D_GATE da
+#define D_UP db
+#endif
+
 LANES_BODY real sigmoid(real a)
 {
     return 1 / (1 + real_exp(-a));
@@ -30,7 +43,7 @@ LANES_CLONES static void swiglu_fwd_range(const void *ctx, int64_t begin, int64_
 {
     const struct swiglu_fwd *p = ctx;
     elem *restrict h = p->h;
-    const elem *a = p->a, *b = p->b;
+    const elem *a = p->GATE, *b = p->UP;
 
     for (int64_t i = begin; i < end; i++) {
         const real ai = get(a[i]);
@@ -48,8 +61,8 @@ OP_FN(swiglu_fwd)
 LANES_CLONES static void swiglu_bwd_range(const void *ctx, int64_t begin, int64_t end)
 {
     const struct swiglu_bwd *p = ctx;
-    elem *restrict da = p->da, *restrict db = p->db;
-    const elem *dh = p->dh, *a = p->a, *b = p->b;
+    elem *restrict da = p->D_GATE, *restrict db = p->D_UP;
+    const elem *dh = p->dh, *a = p->GATE, *b = p->UP;
 
     for (int64_t i = begin; i < end; i++) {
         const real g = get(dh[i]), ai = get(a[i]), s = sigmoid(ai);

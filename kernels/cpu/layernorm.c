@@ -1,9 +1,16 @@
 /* LayerNorm over the last axis. One row's bits depend on that row alone. */
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/columns.h"
+#include "kernels/cpu/mutate.h"
 #include "kernels/cpu/pool.h"
 
 enum { ROWS = 16 };
+
+#ifdef MUTATE_NORM_UNCENTRED
+#define CENTRE(mean) ((void)(mean), (real)0)
+#else
+#define CENTRE(mean) (mean)
+#endif
 
 LANES_CLONES static void fwd_rows(const void *ctx, int64_t begin, int64_t end)
 {
@@ -16,7 +23,7 @@ LANES_CLONES static void fwd_rows(const void *ctx, int64_t begin, int64_t end)
         elem *y = (elem *)p->y + t * D;
         real sum, squares;
         LANES_SUM(sum, D, get(x[d]));
-        const real mean = sum / (real)D;
+        const real mean = CENTRE(sum / (real)D);
         LANES_SUM(squares, D, (get(x[d]) - mean) * (get(x[d]) - mean));
         const real rstd = 1 / (real)sqrt(squares / (real)D + (real)p->eps);
         ((real *)p->mean)[t] = mean;
@@ -47,7 +54,7 @@ LANES_CLONES static void bwd_rows(const void *ctx, int64_t begin, int64_t end)
         real sum, dot;
         LANES_SUM(sum, D, get(dy[d]) * get(w[d]));
         LANES_SUM(dot, D, get(dy[d]) * get(w[d]) * ((get(x[d]) - mean) * rstd));
-        const real mean_d = sum / (real)D, mean_dot = dot / (real)D;
+        const real mean_d = CENTRE(sum / (real)D), mean_dot = dot / (real)D;
         for (int64_t d = 0; d < D; d++)
             dx[d] = put(rstd
                 * (get(dy[d]) * get(w[d]) - mean_d

@@ -1,6 +1,7 @@
 /* Rotary position: the table of angles and the rotation of interleaved pairs, in place. */
 #include "kernels/cpu/check.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/mutate.h"
 #include "kernels/cpu/pool.h"
 
 /* Frequency and angle are one F32 each, as the reference has them: at position 10^6 the rounded
@@ -32,11 +33,18 @@ OP_FN(rope_table)
     return 0;
 }
 
+#ifdef MUTATE_ROPE_HALVES
+enum { PAIR_STEP = 1 };
+#else
+enum { PAIR_STEP = 2 };
+#endif
+
 LANES_CLONES static void rotate_rows(const void *ctx, int64_t begin, int64_t end)
 {
     const struct rope *p = ctx;
     const int64_t pairs = p->D / 2;
     const real sign = p->inverse ? -1 : 1;
+    const int64_t second = PAIR_STEP == 2 ? 1 : pairs;
 
     for (int64_t t = begin; t < end; t++) {
         const real *restrict c = (const real *)p->cos + t * pairs;
@@ -45,9 +53,10 @@ LANES_CLONES static void rotate_rows(const void *ctx, int64_t begin, int64_t end
             elem *restrict x =
                 (elem *)p->x + t * p->row_stride + n * p->head_stride + p->at;
             for (int64_t j = 0; j < pairs; j++) {
-                const real x0 = get(x[2 * j]), x1 = get(x[2 * j + 1]), sj = sign * s[j];
-                x[2 * j] = put(low(x0 * c[j]) - low(x1 * sj));
-                x[2 * j + 1] = put(low(x1 * c[j]) + low(x0 * sj));
+                elem *x0_at = x + PAIR_STEP * j, *x1_at = x0_at + second;
+                const real x0 = get(*x0_at), x1 = get(*x1_at), sj = sign * s[j];
+                *x0_at = put(low(x0 * c[j]) - low(x1 * sj));
+                *x1_at = put(low(x1 * c[j]) + low(x0 * sj));
             }
         }
     }

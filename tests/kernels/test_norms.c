@@ -267,25 +267,36 @@ Test(norms, have_the_gradients_that_differences_have)
 
 Test(norms, round_where_the_formula_says)
 {
-    /* x*rstd is rounded to BF16 before it meets w: 3 * bf16(1/sqrt(1 + eps) ...) by hand. x = 1.5,
-     * others 0: mean square 0.5625, rstd 1.3333, x*rstd = 1.99998 -> bf16 2, times w = 1.0078125. */
-    const uint16_t x[4] = {0x3fc0, 0, 0, 0}, w[4] = {0x3f81, 0x3f81, 0x3f81, 0x3f81};
-    uint16_t y[4];
-    float rstd;
+    /* x = (1, 1.5): mean square 1.625, rstd 0.784465. x*rstd is rounded to BF16 before it meets w:
+     * 0.78515625 * 1.90625 = 1.4967 -> 1.5; without, 1.4954 -> 1.4921875. */
+    const uint16_t x[2] = {0x3f80, 0x3fc0}, w[2] = {0x3ff4, 0x3f80}, dy[2] = {0x3f80, 0};
+    uint16_t y[2], dx[2];
+    float rstd, dw[2] = {0, 0};
     struct glm_error err = {0};
 
-    cr_assert_eq(cpu_rmsnorm_fwd(&(struct rmsnorm_fwd){.y = y,
-                                     .rstd = &rstd,
-                                     .x = x,
-                                     .w = w,
-                                     .T = 1,
-                                     .D = 4,
-                                     .eps = 1e-5f,
-                                     .dtype = GLM_BF16},
-                     NULL, &err),
-        0);
-    cr_assert_eq(y[0], 0x4001);
-    cr_assert_float_eq(rstd, 1.3333215f, 1e-6);
+    cpu_rmsnorm_fwd(&(struct rmsnorm_fwd){.y = y,
+                        .rstd = &rstd,
+                        .x = x,
+                        .w = w,
+                        .T = 1,
+                        .D = 2,
+                        .eps = 1e-5f,
+                        .dtype = GLM_BF16},
+        NULL, &err);
+    cpu_rmsnorm_bwd(&(struct rmsnorm_bwd){.dx = dx,
+                        .dw = dw,
+                        .dy = dy,
+                        .x = x,
+                        .w = w,
+                        .rstd = &rstd,
+                        .T = 1,
+                        .D = 2,
+                        .dtype = GLM_BF16},
+        NULL, &err);
+    cr_assert_eq(err.code, 0, "%s", err.text);
+    cr_assert_eq(y[0], 0x3fc0, "%04x", (unsigned)y[0]);
+    cr_assert_float_eq(rstd, 0.784463f, 1e-6);
+    cr_assert_eq(dw[0], 0.78515625f);
 }
 
 Test(norms, refuse_shapes_that_cannot_be)
