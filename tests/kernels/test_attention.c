@@ -277,7 +277,7 @@ Test(attention, agrees_with_the_formula_in_float64)
 Test(attention, rounds_p_and_o_to_bf16_and_nothing_else)
 {
     struct data d = data_new(&shapes[1], GLM_BF16, 5);
-    const struct reference r = reference_new(&d);
+    struct reference r = reference_new(&d);
     int64_t other = 0;
     const int64_t n = d.T * d.N * d.Dv;
 
@@ -286,6 +286,8 @@ Test(attention, rounds_p_and_o_to_bf16_and_nothing_else)
         other += op_at(GLM_BF16, d.o, i) != op_low(GLM_BF16, r.o[i]);
     /* A sum in float may fall on the other side of a rounding border, now and then. */
     cr_assert_leq(other * 200, n, "%d of %d outputs", (int)other, (int)n);
+    reference_free(&r);
+    data_free(&d);
 }
 
 /* ---- golden ----------------------------------------------------------------------------------- */
@@ -620,4 +622,5 @@ Test(attention, refuses_what_cannot_be)
     d.Dv = 16;
     d.dtype = GLM_F16;
     assert_refused(&d, "F16");
+    data_free(&d);
 }

@@ -564,7 +564,7 @@ Test(indexer, rows_where_no_head_fires_have_a_finite_loss_and_no_gradient)
             cr_assert_eq(
                 d.index[i], i % d.K <= i / d.K ? i % d.K : -1, "ties go to the lowest");
         fill_lse(&d, false);
-        const struct reference r = reference_new(&d, false);
+        struct reference r = reference_new(&d, false);
         run_loss(&d, false, NULL);
         assert_loss_near(&d, &r, "no head fires");
         cr_assert_gt(op_at(d.acc, d.kl, 5), 0.01);
@@ -572,6 +572,7 @@ Test(indexer, rows_where_no_head_fires_have_a_finite_loss_and_no_gradient)
             cr_assert_eq(op_at(d.acc, d.dq, i), 0);
         for (int64_t i = 0; i < d.T * d.D; i++)
             cr_assert_eq(op_at(d.acc, d.dk, i), 0);
+        reference_free(&r);
         data_free(&d);
     }
 }
