@@ -121,6 +121,17 @@ struct convert { /* y = x in another type, round to nearest even */
     enum glm_dtype from, to;
 };
 
+/* y[t,n,:] = low(x[t,n,:] + add[t,n,:]): blocks of D elements moved between layouts; row t, head n
+ * begins at t*row + n*head. A head stride of 0 in x serves one block to all heads. sum: y[t,:] =
+ * low(sum_n x[t,n,:]), n ascending. What lies between the blocks of y is left alone. */
+struct blocks {
+    void *y;                  /* elem */
+    const void *x, *add;      /* elem, or acc if acc_in; add may be NULL */
+    int64_t T, N, D, y_row, y_head, x_row, x_head, add_row, add_head;
+    bool acc_in, sum;         /* sum: y_head is not used, add must be NULL */
+    enum glm_dtype dtype;
+};
+
 struct swiglu_fwd { /* h = low(low(silu(a)) * b), silu(a) = a*sigmoid(a) */
     void *h;
     const void *a, *b; /* [n] elem */
@@ -375,7 +386,7 @@ struct sum_squares {
 
 #define OPS(X) \
     X(embedding_fwd) X(embedding_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) \
-    X(layernorm_bwd) X(gemm) X(grouped_gemm) X(add) X(convert) X(swiglu_fwd) X(swiglu_bwd) \
+    X(layernorm_bwd) X(gemm) X(grouped_gemm) X(add) X(convert) X(blocks) X(swiglu_fwd) X(swiglu_bwd) \
     X(rope_table) X(rope) X(attention_fwd) X(attention_bwd) X(indexer_topk) X(indexer_loss) \
     X(router_fwd) X(router_bwd) X(moe_plan) X(moe_gather) X(moe_combine_fwd) X(moe_combine_bwd) \
     X(moe_gather_bwd) X(linear_ce_fwd) X(linear_ce_bwd) X(adamw) X(newton_schulz) X(muon) \

@@ -16,8 +16,8 @@ allowed() {
     ckpt) echo 'kernels/base/' ;;
     plugin) echo 'kernels/base/' ;;
     convert) echo 'kernels/base/ ckpt/ckpt.h' ;;
-    train) echo 'kernels/base/ ckpt/ckpt.h ckpt/h5error.h convert/convert.h kernels/ops.h' ;;
-    verify) echo 'kernels/base/ ckpt/ckpt.h convert/convert.h train/train.h kernels/ops.h' ;;
+    train) echo 'kernels/base/ ckpt/ckpt.h ckpt/h5error.h convert/convert.h kernels/ops.h kernels/kernels.h' ;;
+    verify) echo 'kernels/base/ ckpt/ckpt.h convert/convert.h train/train.h kernels/ops.h kernels/kernels.h' ;;
     cli) echo 'kernels/base/ ckpt/ckpt.h convert/convert.h train/train.h verify/verify.h' ;;
     esac
 }

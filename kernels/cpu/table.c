@@ -8,7 +8,7 @@
 /* Operations on elem: BF16, F32, F64. */
 #define ELEM_OPS(X) \
     X(embedding_fwd) X(embedding_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) \
-    X(layernorm_bwd) X(add) X(swiglu_fwd) X(swiglu_bwd) X(rope_table) X(rope) \
+    X(layernorm_bwd) X(add) X(blocks) X(swiglu_fwd) X(swiglu_bwd) X(rope_table) X(rope) \
     X(attention_fwd) X(attention_bwd) X(indexer_topk) X(indexer_loss) X(router_fwd) \
     X(router_bwd) X(moe_gather) X(moe_combine_fwd) X(moe_combine_bwd) X(moe_gather_bwd) \
     X(linear_ce_fwd) X(linear_ce_bwd) X(sum_squares)

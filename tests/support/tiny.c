@@ -16,7 +16,7 @@
 struct tiny {
     const char *fixture, *dir;
     uint32_t seed;
-    int small_latents;
+    bool small_latents;
 };
 
 static int ends(const char *name, const char *tail)
@@ -81,29 +81,38 @@ struct part { /* a run of elements that one Hugging Face name owns */
     int is_float;
 };
 
-static void put_values(const struct tiny *t, const struct part *p)
+void tiny_values(uint32_t seed, bool small_latents, const char *name, int64_t inputs,
+    int64_t first, int64_t count, float *out)
 {
     double mean = 0.0, std;
-    if (ends(p->name, "norm.weight")) {
+    if (ends(name, "norm.weight")) {
         mean = 1.0;
         std = 0.2;
-    } else if (ends(p->name, "k_norm.bias"))
+    } else if (ends(name, "k_norm.bias"))
         std = 0.2;
-    else if (ends(p->name, "e_score_correction_bias"))
+    else if (ends(name, "e_score_correction_bias"))
         std = 0.1;
     else {
-        std = 1.0 / sqrt((double)p->inputs);
-        if (t->small_latents
-            && (ends(p->name, "q_a_proj.weight")
-                || ends(p->name, "kv_a_proj_with_mqa.weight")))
+        std = 1.0 / sqrt((double)inputs);
+        if (small_latents
+            && (ends(name, "q_a_proj.weight")
+                || ends(name, "kv_a_proj_with_mqa.weight")))
             std = std * 0.01;
     }
-    const struct random_stream s = random_open(t->seed, "tiny", p->name);
+    const struct random_stream s = random_open(seed, "tiny", name);
+    random_normal_f32(&s, (uint64_t)first, (uint64_t)count, mean, std, out);
+}
+
+static void put_values(const struct tiny *t, const struct part *p)
+{
+    enum { RUN = 1024 };
+    float run[RUN];
     for (int64_t i = 0; i < p->count; i++) {
-        float v;
         uint32_t u;
-        random_normal_f32(&s, (uint64_t)i, 1, mean, std, &v);
-        memcpy(&u, &v, 4);
+        if (i % RUN == 0)
+            tiny_values(t->seed, t->small_latents, p->name, p->inputs, i,
+                p->count - i < RUN ? p->count - i : RUN, run);
+        memcpy(&u, &run[i % RUN], 4);
         if (p->is_float)
             memcpy(p->out + 4 * i, &u, 4);
         else { /* to BF16, nearest, ties to even; values are finite */

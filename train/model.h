@@ -1,0 +1,107 @@
+/* The model: forward and backward of one micro-batch, every buffer sized once.
+ *
+ * GLM-5.2 (an index set shared by several layers), GLM-5 and GLM-5.1 (an indexer in every layer), by
+ * the configuration in the parameter table. A batch is packed: tokens of several sequences one
+ * behind the other, and no row sees another sequence.
+ *
+ *     model_new(&m, table, params, &options, kernels_find("cpu"), stream, err);
+ *     model_forward(m, &batch, NULL, err);           records what backward needs
+ *     model_backward(m, &scale, err);                adds to params[i].dw
+ *     model_losses(m)
+ *
+ * Losses come back as sums and counts; gradients are those of
+ *
+ *     scale.lm * sum CE + scale.mtp * (mtp_coeff / depths) * sum CE_mtp
+ *         + scale.indexer * indexer_coeff * sum over rows and layers of KL
+ *
+ * so that the caller divides by what it counts over the whole batch (spec/training.md 5.2).
+ * Bits depend neither on threads nor on what else lies in the pack. */
+#ifndef TRAIN_MODEL_H
+#define TRAIN_MODEL_H
+
+#include "ckpt/ckpt.h"
+#include "kernels/kernels.h"
+
+enum model_indexer_loss {
+    MODEL_INDEXER_OFF,
+    MODEL_INDEXER_SPARSE, /* over the chosen keys */
+    MODEL_INDEXER_DENSE   /* over all visible keys; wants dense_attention */
+};
+
+enum model_stage {
+    MODEL_TRAIN_ALL,
+    MODEL_TRAIN_INDEXER, /* warm-up: nothing but the indexers gets a gradient; no head, no LM loss */
+    MODEL_FREEZE_INDEXER /* its choice is used, it does not learn */
+};
+
+struct model_options {
+    enum glm_dtype dtype; /* BF16, F32; F64 on the CPU */
+    int64_t max_tokens, max_sequences;
+    enum model_stage stage;
+    enum model_indexer_loss indexer_loss;
+    double indexer_coeff;
+    bool mtp; /* the stored layer, once (depth 1) */
+    double mtp_coeff;
+    bool dense_attention; /* all visible keys; the indexer runs only for its dense loss */
+    bool absorbed;        /* attention over latent keys instead of expanded heads: equal to rounding */
+    bool hf_rounding, hf_scales; /* as transformers rounds and scales, for parity */
+    bool zero_padding_row_grad;  /* the padding token's embedding row gets no gradient */
+    bool inference;              /* no backward: the indexer's loss is computed in forward */
+};
+
+/* One row of the table as the model sees it. */
+struct model_param {
+    const void *w; /* elem; F32 for the router bias. A stack is [E,out,in]. */
+    void *dw;      /* acc, +=; NULL only for what the stage freezes and for the router bias */
+};
+
+struct model_batch { /* lives until backward is done */
+    int64_t tokens, sequences;
+    const int32_t *ids, *positions; /* [tokens] */
+    const int32_t *targets;         /* [tokens], -100: none */
+    const int32_t *cu_seqlens;      /* [sequences + 1] */
+};
+
+/* Recorded choices to use instead of the model's own; per layer, MTP layer last. */
+struct model_replay {
+    const int32_t *const *index;  /* [T,K] of a layer that owns an indexer, else NULL */
+    const int32_t *const *expert; /* [T,experts per token] ascending; NULL for dense layers */
+};
+
+struct model_scale {
+    double lm, mtp, indexer;
+};
+
+struct model_losses {
+    double lm_sum, mtp_sum;
+    int64_t lm_count, mtp_count; /* targets */
+    int64_t layers;              /* MTP layer included */
+    const double *indexer_sum;   /* [layers]: sum of KL over rows, 0 without an indexer. After
+                                    backward; after forward for inference. */
+    int64_t indexer_rows, indexer_layers;
+};
+
+struct model;
+
+/* params: one per row of the table, in its order; borrowed, as table and stream are. */
+int model_new(struct model **out, const struct table *table, const struct model_param *params,
+    const struct model_options *options, const struct kernels *k, glm_stream stream,
+    struct glm_error *err);
+void model_free(struct model *m);
+size_t model_bytes(const struct model *m); /* of the buffers */
+
+int model_forward(struct model *m, const struct model_batch *batch,
+    const struct model_replay *replay, struct glm_error *err);
+int model_backward(struct model *m, const struct model_scale *scale, struct glm_error *err);
+const struct model_losses *model_losses(const struct model *m);
+
+/* Of the last forward, valid until the next. */
+int64_t model_keys(const struct model *m); /* K: columns of an index set */
+const int32_t *model_index(const struct model *m, int64_t layer);  /* [T,K]; NULL: none */
+const int32_t *model_expert(const struct model *m, int64_t layer); /* [T,k]; NULL: dense layer */
+const void *model_hidden(const struct model *m);     /* [T,H] elem, what the head is given */
+const void *model_mtp_hidden(const struct model *m); /* NULL without MTP */
+/* Tokens sent to each expert, added to load[E]; nothing for a dense layer. */
+void model_add_loads(const struct model *m, int64_t layer, int64_t *load);
+
+#endif
