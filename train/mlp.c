@@ -1,14 +1,8 @@
+/* SwiGLU and its three matrices. */
 #include "train/mlp.h"
-
-#include "train/mutate.h"
 
 int mlp_act_fwd(struct run *r, const void *g, const void *u, void *h, int64_t n)
 {
-#ifdef MUTATE_GATE_UP_SWAPPED
-    const void *swap = g;
-    g = u;
-    u = swap;
-#endif
     return RUN(r, swiglu_fwd, .h = h, .a = g, .b = u, .n = n, .dtype = r->dtype);
 }
 

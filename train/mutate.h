@@ -6,7 +6,6 @@
  * MUTATE_KNORM_RMS          indexer.c  the indexer's key norm as an RMSNorm without bias
  * MUTATE_INDEXER_ROPE_LAST  indexer.c  the indexer's rope dims at the end of a head
  * MUTATE_INDEX_RECOMPUTED   layer.c    a shared layer chooses its own keys
- * MUTATE_GATE_UP_SWAPPED    mlp.c      silu on the up half
  * MUTATE_SHARED_SCALED      moe.c      the routed factor on the shared expert too
  * MUTATE_MTP_ORDER          mtp.c      [hidden ; embedding] before eh_proj
  * MUTATE_MTP_RAW_HIDDEN     model.c    MTP reads the hidden state before the final norm */
