@@ -15,7 +15,7 @@ run() { # tool, arguments
 run tools/lint_man.sh man/*.[1-9]
 run cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr -I. \
     --enable=warning,portability --suppress=missingIncludeSystem --suppress=nullPointerOutOfMemory \
-    kernels ckpt convert verify cli
+    kernels ckpt convert train verify cli
 # shellcheck disable=SC2046 # no spaces in our names
 run shellcheck -x -S warning $(git ls-files '*.sh') .ci/run
 # Which files, not each place: `make format` puts them right.

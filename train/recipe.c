@@ -11,8 +11,9 @@
 #include <unistd.h>
 
 /* Sections of public recipes besides ours, passed over: they set the environment of a launcher. */
-static const char *const passed_over[] = {"ENV_VARS", "TEST_TYPE", "MODE", "METRICS", "LAUNCHER",
-    "SLURM", "CONTAINER", "BEFORE_SCRIPT", "AFTER_SCRIPT", "NAME", "DESCRIPTION", NULL};
+static const char *const passed_over[] = {"ENV_VARS", "TEST_TYPE", "MODE", "METRICS",
+    "LAUNCHER", "SLURM", "CONTAINER", "BEFORE_SCRIPT", "AFTER_SCRIPT", "NAME",
+    "DESCRIPTION", NULL};
 /* Refused unless ignored: a second statement of the model. */
 static const char *const refused[] = {"MODEL_CONFIG", "MODEL", NULL};
 
@@ -49,7 +50,8 @@ static int edits(const char *a, const char *b)
         row[0] = (int)i;
         for (size_t j = 1; j <= nb; j++) {
             const int above = row[j];
-            row[j] = least(least(above, row[j - 1]) + 1, diagonal + (a[i - 1] != b[j - 1]));
+            row[j] =
+                least(least(above, row[j - 1]) + 1, diagonal + (a[i - 1] != b[j - 1]));
             diagonal = above;
         }
     }
@@ -127,8 +129,8 @@ int recipe_refuse(
         recipe_section_name(v->key->section), v->key->name, text);
 }
 
-static int unknown_key(const struct recipe *r, const char *name, int section, struct glm_error *err,
-    enum glm_code code, int line)
+static int unknown_key(const struct recipe *r, const char *name, int section,
+    struct glm_error *err, enum glm_code code, int line)
 {
     char buf[80], where[24] = "";
     struct nearest best = {NULL, INT_MAX};
@@ -143,19 +145,20 @@ static int unknown_key(const struct recipe *r, const char *name, int section, st
     if (line)
         snprintf(where, sizeof where, "%d:", line);
     if (other)
-        return glm_fail(err, code, "%s:%s unknown key %s.%s; it belongs into %s", r->path, where,
-            recipe_section_name((enum recipe_section)section), buf,
+        return glm_fail(err, code, "%s:%s unknown key %s.%s; it belongs into %s", r->path,
+            where, recipe_section_name((enum recipe_section)section), buf,
             recipe_section_name(other->key->section));
     if (near_enough(&best))
-        return glm_fail(err, code, "%s:%s unknown key '%s'; did you mean '%s'?", r->path, where, buf,
-            best.word);
-    return glm_fail(err, code, "%s:%s unknown key '%s'; glm-recipe(5) lists the keys", r->path, where,
-        buf);
+        return glm_fail(err, code, "%s:%s unknown key '%s'; did you mean '%s'?", r->path,
+            where, buf, best.word);
+    return glm_fail(err, code, "%s:%s unknown key '%s'; glm-recipe(5) lists the keys",
+        r->path, where, buf);
 }
 
 /* ---- sections --------------------------------------------------------------------------------- */
 
-static int read_key(struct recipe *r, const struct yamltree *n, int section, struct glm_error *err)
+static int read_key(
+    struct recipe *r, const struct yamltree *n, int section, struct glm_error *err)
 {
     struct recipe_value *const v = find(r, n->name, section);
     if (!v)
@@ -163,8 +166,9 @@ static int read_key(struct recipe *r, const struct yamltree *n, int section, str
     if (yamltree_is_null(n))
         return 0;
     if (v->origin == RECIPE_GIVEN)
-        return glm_fail(err, GLM_EFORMAT, "%s:%d: key %s.%s is there twice, first in line %d",
-            r->path, n->line, recipe_section_name(v->key->section), v->key->name, v->line);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s:%d: key %s.%s is there twice, first in line %d", r->path, n->line,
+            recipe_section_name(v->key->section), v->key->name, v->line);
     v->origin = RECIPE_GIVEN;
     return recipe_value_set(r, v, n, err);
 }
@@ -185,15 +189,17 @@ static bool asked_to_ignore(const struct recipe_options *o, const char *name)
     return false;
 }
 
-static int skip_section(struct recipe *r, const struct yamltree *n, const struct recipe_options *o,
-    struct glm_error *err)
+static int skip_section(struct recipe *r, const struct yamltree *n,
+    const struct recipe_options *o, struct glm_error *err)
 {
     const bool wrong = is_one_of(n->name, refused);
     if (wrong && !o->allow_unbuilt && !asked_to_ignore(o, n->name))
-        return glm_fail(err, GLM_EFORMAT, "%s:%d: section %s is not built: it states the model a "
-            "second time; put its keys into ARGS, or go on with --ignore-key %s", r->path, n->line,
-            n->name, n->name);
-    char **const item = recipe_alloc(r, (size_t)(r->skipped.count + 1) * sizeof *item, err);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s:%d: section %s is not built: it states the model a "
+            "second time; put its keys into ARGS, or go on with --ignore-key %s",
+            r->path, n->line, n->name, n->name);
+    char **const item =
+        recipe_alloc(r, (size_t)(r->skipped.count + 1) * sizeof *item, err);
     if (!item)
         return err->code;
     if (r->skipped.count)
@@ -204,8 +210,8 @@ static int skip_section(struct recipe *r, const struct yamltree *n, const struct
     return err->code;
 }
 
-static int read_section(struct recipe *r, const struct yamltree *n, const struct recipe_options *o,
-    struct glm_error *err)
+static int read_section(struct recipe *r, const struct yamltree *n,
+    const struct recipe_options *o, struct glm_error *err)
 {
     int section = -1;
     if (strcmp(n->name, "ARGS") == 0 || strcmp(n->name, "MODEL_ARGS") == 0)
@@ -221,15 +227,19 @@ static int read_section(struct recipe *r, const struct yamltree *n, const struct
         for (const char *const *p = passed_over; *p; p++)
             consider(&best, n->name, *p);
         const bool key = find(r, n->name, -1) != NULL;
-        return glm_fail(err, GLM_EFORMAT, "%s:%d: unknown section '%.60s'%s%s%s", r->path, n->line,
-            n->name, key ? "; a key stands under ARGS: or GLM:" : "; did you mean '",
-            key ? "" : near_enough(&best) ? best.word : "ARGS", key ? "" : "'?");
+        return glm_fail(err, GLM_EFORMAT, "%s:%d: unknown section '%.60s'%s%s%s", r->path,
+            n->line, n->name,
+            key ? "; a key stands under ARGS: or GLM:" : "; did you mean '",
+            key                      ? ""
+                : near_enough(&best) ? best.word
+                                     : "ARGS",
+            key ? "" : "'?");
     }
     if (yamltree_is_null(n))
         return 0;
     if (n->kind != YAMLTREE_MAP)
-        return glm_fail(err, GLM_EFORMAT, "%s:%d: section %s: expected a map of keys", r->path,
-            n->line, n->name);
+        return glm_fail(err, GLM_EFORMAT, "%s:%d: section %s: expected a map of keys",
+            r->path, n->line, n->name);
     for (const struct yamltree *c = n->first; c; c = c->next)
         if (read_key(r, c, section, err) != 0)
             return err->code;
@@ -323,8 +333,8 @@ int recipe_check_built(const struct recipe *r, struct glm_error *err)
         if (!v->unbuilt || v->ignored || v->origin == RECIPE_ABSENT)
             continue;
         first = first ? first : v->line;
-        const int n = snprintf(list + at, sizeof list - at, "%s%s.%s: %.40s", at ? ", " : "",
-            recipe_section_name(v->key->section), v->key->name, v->text);
+        const int n = snprintf(list + at, sizeof list - at, "%s%s.%s: %.40s",
+            at ? ", " : "", recipe_section_name(v->key->section), v->key->name, v->text);
         if (at + (size_t)n + 1 > sizeof list) {
             list[at] = 0;
             more++;
@@ -336,8 +346,10 @@ int recipe_check_built(const struct recipe *r, struct glm_error *err)
         return 0;
     if (more)
         snprintf(list + at, sizeof list - at, ", and more");
-    return glm_fail(err, GLM_EFORMAT, "%s:%d: changes numbers and is not built: %s; go on without it "
-        "by --ignore-key KEY", r->path, first, list);
+    return glm_fail(err, GLM_EFORMAT,
+        "%s:%d: changes numbers and is not built: %s; go on without it "
+        "by --ignore-key KEY",
+        r->path, first, list);
 }
 
 /* ---- the canonical text ------------------------------------------------------------------------ */
@@ -410,8 +422,8 @@ int recipe_parse(struct recipe **out, const char *path, const char *text, size_t
     drop_ignored(r);
     if (!o->allow_unbuilt && recipe_check_built(r, err) != 0)
         goto out;
-    if (defaults(r, err) != 0 || recipe_resolve_model(r, err) != 0 || recipe_resolve(r, err) != 0
-        || print_text(r, err) != 0)
+    if (defaults(r, err) != 0 || recipe_resolve_model(r, err) != 0
+        || recipe_resolve(r, err) != 0 || print_text(r, err) != 0)
         goto out;
     *out = r;
 out:

@@ -27,18 +27,24 @@ enum recipe_type {
     RECIPE_INT,
     RECIPE_REAL,
     RECIPE_BOOL,
-    RECIPE_TEXT,  /* a YAML list of scalars is taken as "[a,b]" */
-    RECIPE_LIST,  /* a YAML list of scalars, or words between spaces */
-    RECIPE_LAYOUT,/* GLM.muon_layout */
-    RECIPE_ANY    /* not looked at */
+    RECIPE_TEXT,   /* a YAML list of scalars is taken as "[a,b]" */
+    RECIPE_LIST,   /* a YAML list of scalars, or words between spaces */
+    RECIPE_LAYOUT, /* GLM.muon_layout */
+    RECIPE_ANY     /* not looked at */
 };
 enum recipe_class {
     RECIPE_HONOURED,
-    RECIPE_MODEL,   /* honoured; with a configuration at hand it must agree, and has no default */
+    RECIPE_MODEL, /* honoured; with a configuration at hand it must agree, and has no default */
     RECIPE_NEUTRAL, /* without effect on numbers here: listed, ignored */
     RECIPE_UNBUILT  /* changes numbers, and this build cannot do it */
 };
-enum recipe_origin { RECIPE_ABSENT, RECIPE_DEFAULT, RECIPE_DERIVED, RECIPE_GIVEN, RECIPE_SET };
+enum recipe_origin {
+    RECIPE_ABSENT,
+    RECIPE_DEFAULT,
+    RECIPE_DERIVED,
+    RECIPE_GIVEN,
+    RECIPE_SET
+};
 
 struct recipe_key {
     const char *name;
@@ -92,7 +98,7 @@ enum recipe_stage {
     RECIPE_DENSE,          /* dense attention, no indexer */
     RECIPE_INDEXER_WARMUP, /* dense attention, indexer only, dense KL */
     RECIPE_SPARSE_JOINT,
-    RECIPE_RL_SAFE         /* sparse attention, indexer frozen */
+    RECIPE_RL_SAFE /* sparse attention, indexer frozen */
 };
 enum recipe_indexer_loss { RECIPE_LOSS_OFF, RECIPE_LOSS_SPARSE, RECIPE_LOSS_DENSE };
 
@@ -113,7 +119,7 @@ enum { RECIPE_PARTS = 4, RECIPE_LAYOUTS = 32 };
 enum recipe_policy { RECIPE_EACH, RECIPE_GATHERED, RECIPE_ADAMW };
 
 struct recipe_layout { /* an entry of GLM.muon_layout */
-    char *tensor; /* pattern of logical names, fnmatch(3) */
+    char *tensor;      /* pattern of logical names, fnmatch(3) */
     int parts;
     int64_t rows[RECIPE_PARTS];
     enum recipe_policy policy[RECIPE_PARTS];
@@ -126,7 +132,8 @@ struct recipe_optimizer {
     double adam_beta1, adam_beta2, adam_eps, clip_grad;
     double muon_momentum, muon_extra_scale_factor;
     bool muon_nesterov;
-    const char *muon_coefficient_type, *muon_scale_mode, *muon_tp_mode, *muon_fp32_matmul_prec;
+    const char *muon_coefficient_type, *muon_scale_mode, *muon_tp_mode,
+        *muon_fp32_matmul_prec;
     int64_t muon_num_ns_steps;
     double bias_rate, aux_loss_coeff, z_loss_coeff;
     struct recipe_layout *layout;
@@ -145,8 +152,8 @@ struct recipe_schedule { /* in samples, whatever the recipe counts in */
 
 struct recipe_batch {
     int64_t global, micro, seq_length;
-    int64_t steps, samples; /* of the whole run: samples = steps * global */
-    int64_t micro_batches;  /* in a step, over all ranks: global / micro */
+    int64_t steps, samples;             /* of the whole run: samples = steps * global */
+    int64_t micro_batches;              /* in a step, over all ranks: global / micro */
     int64_t train_iters, train_samples; /* as given */
 };
 
@@ -157,8 +164,8 @@ struct recipe_source {
 struct recipe_data {
     struct recipe_source *source;
     int sources;
-    double split[3];        /* train, validation, test: parts of their sum */
-    const char *eval;       /* a dataset of its own for validation, or NULL */
+    double split[3];  /* train, validation, test: parts of their sum */
+    const char *eval; /* a dataset of its own for validation, or NULL */
     bool eod_mask_loss, mock;
     const char *split_text; /* as given */
     struct recipe_list data_path, data;
@@ -166,8 +173,8 @@ struct recipe_data {
 
 struct recipe_policy_save {
     const char *run_dir, *save; /* save: the folder of checkpoints; default run_dir */
-    int64_t interval;  /* steps; 0: at the end only */
-    int64_t keep_last; /* 0: all */
+    int64_t interval;           /* steps; 0: at the end only */
+    int64_t keep_last;          /* 0: all */
     bool verify_load;
     int64_t exit_interval, exit_duration_in_mins; /* RECIPE_NONE: none */
     int64_t eval_interval, eval_iters;            /* interval 0: never */
@@ -176,7 +183,8 @@ struct recipe_policy_save {
 struct recipe {
     char *path;
     struct recipe_arch arch;
-    const char *model, *load; /* GLM: a configuration to start at random from; a checkpoint */
+    const char *model,
+        *load; /* GLM: a configuration to start at random from; a checkpoint */
     struct model_config config;
     char *config_text; /* config.json as it is stored; zero-terminated */
     size_t config_size;
@@ -193,11 +201,11 @@ struct recipe {
 
     struct recipe_value *values; /* one for each row of recipe_keys, in its order */
     int64_t value_count;
-    struct recipe_list skipped;  /* sections that were passed over, "ENV_VARS" */
-    char *text;                  /* canonical; zero-terminated */
+    struct recipe_list skipped; /* sections that were passed over, "ENV_VARS" */
+    char *text;                 /* canonical; zero-terminated */
     size_t text_size;
-    unsigned char sha256[32];    /* of text */
-    void *pool;                  /* private: the strings above */
+    unsigned char sha256[32]; /* of text */
+    void *pool;               /* private: the strings above */
 };
 
 struct recipe_options {

@@ -7,7 +7,8 @@
 #include "kernels/base/checked.h"
 #include "train/recipe_inside.h"
 
-static int both(const struct recipe *r, const char *a, const char *b, struct glm_error *err)
+static int both(
+    const struct recipe *r, const char *a, const char *b, struct glm_error *err)
 {
     return recipe_refuse(r, a, err, "%s is there, too; give one of them", b);
 }
@@ -24,23 +25,29 @@ static int resolve_batch(struct recipe *r, struct glm_error *err)
     if (b->global < 0 && recipe_derive_int(r, "global_batch_size", b->micro, err) != 0)
         return err->code;
     if (b->global % b->micro != 0)
-        return recipe_refuse(r, "global_batch_size", err, "%lld is no multiple of micro_batch_size = "
-            "%lld", (long long)b->global, (long long)b->micro);
+        return recipe_refuse(r, "global_batch_size", err,
+            "%lld is no multiple of micro_batch_size = "
+            "%lld",
+            (long long)b->global, (long long)b->micro);
     if (b->train_iters >= 0 && b->train_samples >= 0)
         return both(r, "train_iters", "train_samples", err);
     if (b->train_iters < 0 && b->train_samples < 0)
         return recipe_refuse(r, "train_iters", err, "missing, and so is train_samples");
     if (b->seq_length > r->config.max_position_embeddings)
-        return recipe_refuse(r, "seq_length", err, "%lld exceeds max_position_embeddings = %lld",
-            (long long)b->seq_length, (long long)r->config.max_position_embeddings);
+        return recipe_refuse(r, "seq_length", err,
+            "%lld exceeds max_position_embeddings = %lld", (long long)b->seq_length,
+            (long long)r->config.max_position_embeddings);
     b->micro_batches = b->global / b->micro;
     b->steps = b->train_iters >= 0 ? b->train_iters : b->train_samples / b->global;
     if (b->steps < 1)
-        return recipe_refuse(r, "train_samples", err, "%lld is less than one global_batch_size = "
-            "%lld", (long long)b->train_samples, (long long)b->global);
+        return recipe_refuse(r, "train_samples", err,
+            "%lld is less than one global_batch_size = "
+            "%lld",
+            (long long)b->train_samples, (long long)b->global);
     if (b->steps > INT64_C(9007199254740992) / b->global)
-        return recipe_refuse(r, "train_iters", err, "%lld steps of %lld samples are too many",
-            (long long)b->steps, (long long)b->global);
+        return recipe_refuse(r, "train_iters", err,
+            "%lld steps of %lld samples are too many", (long long)b->steps,
+            (long long)b->global);
     b->samples = b->steps * b->global;
     return 0;
 }
@@ -53,11 +60,11 @@ static int in_samples(const struct recipe *r, const char *iters_key, int64_t ite
 {
     const bool by_iters = r->batch.train_iters >= 0;
     if (by_iters && samples > 0)
-        return recipe_refuse(r, samples_key, err, "the recipe counts in train_iters; give %s",
-            iters_key);
+        return recipe_refuse(
+            r, samples_key, err, "the recipe counts in train_iters; give %s", iters_key);
     if (!by_iters && iters > 0)
-        return recipe_refuse(r, iters_key, err, "the recipe counts in train_samples; give %s",
-            samples_key);
+        return recipe_refuse(r, iters_key, err,
+            "the recipe counts in train_samples; give %s", samples_key);
     if (by_iters && iters > INT64_C(9007199254740992) / r->batch.global)
         return recipe_refuse(r, iters_key, err, "too many samples");
     if (by_iters && iters >= 0)
@@ -76,19 +83,19 @@ static int resolve_schedule(struct recipe *r, struct glm_error *err)
     if (s->min_lr > s->lr)
         return recipe_refuse(r, "min_lr", err, "%g exceeds lr = %g", s->min_lr, s->lr);
     if (s->lr_warmup_init > s->lr)
-        return recipe_refuse(r, "lr_warmup_init", err, "%g exceeds lr = %g", s->lr_warmup_init,
-            s->lr);
+        return recipe_refuse(
+            r, "lr_warmup_init", err, "%g exceeds lr = %g", s->lr_warmup_init, s->lr);
     s->decay_samples = r->batch.samples;
     s->warmup_samples = s->wsd_samples = 0;
-    if (in_samples(r, "lr_decay_iters", s->lr_decay_iters, "lr_decay_samples", s->lr_decay_samples,
-            &s->decay_samples, err)
+    if (in_samples(r, "lr_decay_iters", s->lr_decay_iters, "lr_decay_samples",
+            s->lr_decay_samples, &s->decay_samples, err)
             != 0
         || in_samples(r, "lr_warmup_iters", s->lr_warmup_iters, "lr_warmup_samples",
                s->lr_warmup_samples, &s->warmup_samples, err)
-               != 0
-        || in_samples(r, "lr_wsd_decay_iters", s->lr_wsd_decay_iters, "lr_wsd_decay_samples",
-               s->lr_wsd_decay_samples, &s->wsd_samples, err)
-               != 0)
+            != 0
+        || in_samples(r, "lr_wsd_decay_iters", s->lr_wsd_decay_iters,
+               "lr_wsd_decay_samples", s->lr_wsd_decay_samples, &s->wsd_samples, err)
+            != 0)
         return err->code;
     if (!isnan(s->lr_warmup_fraction)) {
         if (s->warmup_samples > 0)
@@ -97,16 +104,20 @@ static int resolve_schedule(struct recipe *r, struct glm_error *err)
         s->warmup_samples = (int64_t)(s->lr_warmup_fraction * (double)s->decay_samples);
     }
     if (strcmp(s->style, "constant") != 0 && s->warmup_samples >= s->decay_samples)
-        return recipe_refuse(r, s->lr_warmup_samples > 0 ? "lr_warmup_samples" : "lr_warmup_iters",
-            err, "a warm-up of %lld samples is not shorter than the decay's %lld",
+        return recipe_refuse(r,
+            s->lr_warmup_samples > 0 ? "lr_warmup_samples" : "lr_warmup_iters", err,
+            "a warm-up of %lld samples is not shorter than the decay's %lld",
             (long long)s->warmup_samples, (long long)s->decay_samples);
     const bool wsd = strcmp(s->style, "WSD") == 0;
     if (wsd && s->wsd_samples < 1)
-        return recipe_refuse(r, "lr_wsd_decay_iters", err, "missing; lr_decay_style is WSD");
+        return recipe_refuse(
+            r, "lr_wsd_decay_iters", err, "missing; lr_decay_style is WSD");
     if (wsd && s->wsd_samples > s->decay_samples - s->warmup_samples)
-        return recipe_refuse(r, "lr_wsd_decay_iters", err, "WSD's last part of %lld samples does not "
-            "fit behind the warm-up of %lld into %lld", (long long)s->wsd_samples,
-            (long long)s->warmup_samples, (long long)s->decay_samples);
+        return recipe_refuse(r, "lr_wsd_decay_iters", err,
+            "WSD's last part of %lld samples does not "
+            "fit behind the warm-up of %lld into %lld",
+            (long long)s->wsd_samples, (long long)s->warmup_samples,
+            (long long)s->decay_samples);
     const bool moving = strcmp(o->weight_decay_incr_style, "constant") != 0;
     if (moving && (isnan(o->start_weight_decay) || isnan(o->end_weight_decay)))
         return recipe_refuse(r, "weight_decay_incr_style", err,
@@ -114,7 +125,8 @@ static int resolve_schedule(struct recipe *r, struct glm_error *err)
     if (!moving && (!isnan(o->start_weight_decay) || !isnan(o->end_weight_decay))) {
         const char *const key =
             isnan(o->start_weight_decay) ? "end_weight_decay" : "start_weight_decay";
-        return recipe_refuse(r, key, err, "weight_decay_incr_style is constant; give weight_decay");
+        return recipe_refuse(
+            r, key, err, "weight_decay_incr_style is constant; give weight_decay");
     }
     if (!moving) {
         recipe_derive_real(r, "start_weight_decay", o->weight_decay, err);
@@ -127,7 +139,8 @@ static int resolve_schedule(struct recipe *r, struct glm_error *err)
 
 static int resolve_train(struct recipe *r, struct glm_error *err)
 {
-    static const char *const names[] = {"dense", "indexer_warmup", "sparse_joint", "rl_safe"};
+    static const char *const names[] = {
+        "dense", "indexer_warmup", "sparse_joint", "rl_safe"};
     struct recipe_train *const t = &r->train;
     for (int i = 0; i < 4; i++)
         if (strcmp(t->stage_name, names[i]) == 0)
@@ -141,11 +154,11 @@ static int resolve_train(struct recipe *r, struct glm_error *err)
             "false, but stage indexer_warmup trains nothing else");
     const bool on = t->indexer_coeff > 0;
     t->indexer_loss = !on || !t->indexer_trainable ? RECIPE_LOSS_OFF
-                      : t->stage == RECIPE_INDEXER_WARMUP ? RECIPE_LOSS_DENSE
-                                                          : RECIPE_LOSS_SPARSE;
+        : t->stage == RECIPE_INDEXER_WARMUP        ? RECIPE_LOSS_DENSE
+                                                   : RECIPE_LOSS_SPARSE;
     if (t->stage == RECIPE_DENSE && on)
-        return recipe_refuse(r, "dsa_indexer_loss_coeff", err, "%g, but stage dense has no indexer",
-            t->indexer_coeff);
+        return recipe_refuse(r, "dsa_indexer_loss_coeff", err,
+            "%g, but stage dense has no indexer", t->indexer_coeff);
     if (t->stage == RECIPE_INDEXER_WARMUP && !on)
         return recipe_refuse(r, "dsa_indexer_loss_coeff", err,
             "0, but stage indexer_warmup trains by nothing else");
@@ -153,8 +166,10 @@ static int resolve_train(struct recipe *r, struct glm_error *err)
         return recipe_refuse(r, "dsa_indexer_use_sparse_loss", err,
             "true, but in stage indexer_warmup attention is dense, and so is the loss");
     if (t->indexer_loss == RECIPE_LOSS_SPARSE && !t->sparse_indexer_loss)
-        return recipe_refuse(r, "dsa_indexer_use_sparse_loss", err, "false with sparse attention is "
-            "not built: a loss over all keys wants GLM.stages: indexer_warmup, one over the chosen "
+        return recipe_refuse(r, "dsa_indexer_use_sparse_loss", err,
+            "false with sparse attention is "
+            "not built: a loss over all keys wants GLM.stages: indexer_warmup, one over "
+            "the chosen "
             "keys dsa_indexer_use_sparse_loss: true");
     return err->code;
 }
@@ -180,8 +195,8 @@ static int resolve_sources(struct recipe *r, struct glm_error *err)
     const char *const key = ours ? "GLM.data" : "data_path";
     const bool weighted = l->count > 1;
     if (weighted && l->count % 2 != 0)
-        return recipe_refuse(r, key, err, "%d words; expected a weight in front of each dataset",
-            l->count);
+        return recipe_refuse(r, key, err,
+            "%d words; expected a weight in front of each dataset", l->count);
     d->sources = weighted ? l->count / 2 : l->count;
     if (!d->sources)
         return 0;
@@ -191,8 +206,10 @@ static int resolve_sources(struct recipe *r, struct glm_error *err)
         d->source[i].weight = weighted ? l->item[2 * i] : "1";
         d->source[i].path = l->item[weighted ? 2 * i + 1 : 0];
         if (!is_number(d->source[i].weight) || !(strtod(d->source[i].weight, NULL) > 0))
-            return recipe_refuse(r, key, err, "expected a weight above 0 in front of '%.100s', found "
-                "'%.60s'", d->source[i].path, d->source[i].weight);
+            return recipe_refuse(r, key, err,
+                "expected a weight above 0 in front of '%.100s', found "
+                "'%.60s'",
+                d->source[i].path, d->source[i].weight);
     }
     return 0;
 }
@@ -219,8 +236,10 @@ static int resolve_split(struct recipe *r, struct glm_error *err)
     }
     at += *at == ']';
     if (n < 1 || *at || !(total > 0) || !(d->split[0] > 0))
-        return recipe_refuse(r, "split", err, "expected up to three parts like \"969,30,1\", the "
-            "first above 0, found '%.60s'", d->split_text);
+        return recipe_refuse(r, "split", err,
+            "expected up to three parts like \"969,30,1\", the "
+            "first above 0, found '%.60s'",
+            d->split_text);
     return 0;
 }
 
@@ -230,7 +249,8 @@ static int resolve_run(struct recipe *r, struct glm_error *err)
 {
     struct recipe_policy_save *const p = &r->run;
     if (!p->run_dir) {
-        const char *const slash = strrchr(r->path, '/'), *const name = slash ? slash + 1 : r->path;
+        const char *const slash = strrchr(r->path, '/'),
+                          *const name = slash ? slash + 1 : r->path;
         const char *const dot = strrchr(name, '.');
         const int length = (int)(dot && dot > name ? (size_t)(dot - name) : strlen(name));
         char *const made = p->save ? recipe_keep(r, p->save, err)
@@ -242,14 +262,17 @@ static int resolve_run(struct recipe *r, struct glm_error *err)
         return err->code;
     if (p->eval_interval > 0 && p->eval_iters > 0 && !r->data.eval && !r->data.mock
         && !(r->data.split[1] > 0))
-        return recipe_refuse(r, "eval_interval", err, "%lld, but split leaves nothing for validation "
-            "and there is no GLM.eval", (long long)p->eval_interval);
+        return recipe_refuse(r, "eval_interval", err,
+            "%lld, but split leaves nothing for validation "
+            "and there is no GLM.eval",
+            (long long)p->eval_interval);
     return 0;
 }
 
 static int resolve_topology(struct recipe *r, struct glm_error *err)
 {
-    if (r->etp < 0 && recipe_derive_int(r, "expert_tensor_parallel_size", r->tp, err) != 0)
+    if (r->etp < 0
+        && recipe_derive_int(r, "expert_tensor_parallel_size", r->tp, err) != 0)
         return err->code;
     const struct {
         const char *key;
@@ -264,13 +287,14 @@ static int resolve_topology(struct recipe *r, struct glm_error *err)
     };
     for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
         if (axes[i].x > 65536)
-            return recipe_refuse(r, axes[i].key, err, "%lld; at most 65536", (long long)axes[i].x);
+            return recipe_refuse(
+                r, axes[i].key, err, "%lld; at most 65536", (long long)axes[i].x);
         *axes[i].out = (int)axes[i].x;
     }
     if (r->layout) {
         if (strlen(r->layout) >= sizeof r->topology.layout)
-            return recipe_refuse(r, "pipeline_model_parallel_layout", err, "longer than %zu letters",
-                sizeof r->topology.layout - 1);
+            return recipe_refuse(r, "pipeline_model_parallel_layout", err,
+                "longer than %zu letters", sizeof r->topology.layout - 1);
         strcpy(r->topology.layout, r->layout);
     }
     return 0;
@@ -278,8 +302,9 @@ static int resolve_topology(struct recipe *r, struct glm_error *err)
 
 int recipe_resolve(struct recipe *r, struct glm_error *err)
 {
-    if (resolve_batch(r, err) != 0 || resolve_schedule(r, err) != 0 || resolve_train(r, err) != 0
-        || resolve_sources(r, err) != 0 || resolve_split(r, err) != 0 || resolve_run(r, err) != 0)
+    if (resolve_batch(r, err) != 0 || resolve_schedule(r, err) != 0
+        || resolve_train(r, err) != 0 || resolve_sources(r, err) != 0
+        || resolve_split(r, err) != 0 || resolve_run(r, err) != 0)
         return err->code;
     return resolve_topology(r, err);
 }

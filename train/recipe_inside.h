@@ -26,15 +26,18 @@ int recipe_value_set(struct recipe *r, struct recipe_value *v, const struct yaml
 int recipe_value_default(struct recipe *r, struct recipe_value *v, const char *text,
     enum recipe_origin origin, struct glm_error *err);
 /* Sets v to a whole number, or a number, that follows from others. */
-int recipe_derive_int(struct recipe *r, const char *key, int64_t x, struct glm_error *err);
-int recipe_derive_real(struct recipe *r, const char *key, double x, struct glm_error *err);
-int recipe_derive_text(struct recipe *r, const char *key, const char *x, struct glm_error *err);
+int recipe_derive_int(
+    struct recipe *r, const char *key, int64_t x, struct glm_error *err);
+int recipe_derive_real(
+    struct recipe *r, const char *key, double x, struct glm_error *err);
+int recipe_derive_text(
+    struct recipe *r, const char *key, const char *x, struct glm_error *err);
 
 struct recipe_value *recipe_at(struct recipe *r, const char *key);
 bool recipe_given(const struct recipe *r, const char *key);
 /* GLM_EFORMAT "path:line: key ARGS.x: …". */
-int recipe_refuse(const struct recipe *r, const char *key, struct glm_error *err, const char *fmt,
-    ...) GLM_PRINTF(4, 5);
+int recipe_refuse(const struct recipe *r, const char *key, struct glm_error *err,
+    const char *fmt, ...) GLM_PRINTF(4, 5);
 
 int recipe_resolve_model(struct recipe *r, struct glm_error *err);
 int recipe_resolve(struct recipe *r, struct glm_error *err);

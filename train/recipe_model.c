@@ -133,7 +133,8 @@ int recipe_layer_freq(const char *text, int64_t n, bool *is_moe, struct glm_erro
     const long every = strtol(text, &end, 10);
     if (*text && !*end) {
         if (every < 1)
-            return glm_fail(err, GLM_EFORMAT, "expected a list or a number of at least 1");
+            return glm_fail(
+                err, GLM_EFORMAT, "expected a list or a number of at least 1");
         for (int64_t i = 0; i < n; i++)
             is_moe[i] = i % every == 0;
         return 0;
@@ -163,11 +164,12 @@ static int model_defaults(struct recipe *r, struct glm_error *err)
 static int wanted(struct recipe *r, struct glm_error *err)
 {
     static const char *const keys[] = {"num_layers", "hidden_size", "num_attention_heads",
-        "q_lora_rank", "num_experts", "moe_shared_expert_intermediate_size", "dsa_indexer_n_heads",
-        "dsa_indexer_head_dim", "dsa_indexer_topk", "vocab_size"};
+        "q_lora_rank", "num_experts", "moe_shared_expert_intermediate_size",
+        "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk", "vocab_size"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!recipe_given(r, keys[i]))
-            return recipe_refuse(r, keys[i], err, "missing; a model made from ARGS wants it (or give "
+            return recipe_refuse(r, keys[i], err,
+                "missing; a model made from ARGS wants it (or give "
                 "GLM.model or GLM.load)");
     return 0;
 }
@@ -195,7 +197,8 @@ static int derive(struct recipe *r, struct glm_error *err)
     if (a->moe_shared_expert_intermediate_size % a->moe_ffn_hidden_size != 0)
         return recipe_refuse(r, "moe_shared_expert_intermediate_size", err,
             "%lld is no multiple of moe_ffn_hidden_size = %lld",
-            (long long)a->moe_shared_expert_intermediate_size, (long long)a->moe_ffn_hidden_size);
+            (long long)a->moe_shared_expert_intermediate_size,
+            (long long)a->moe_ffn_hidden_size);
     return 0;
 }
 
@@ -207,8 +210,10 @@ static void put(json_t *o, const char *key, int64_t x)
 static json_t *config_json(const struct recipe *r, const bool *is_moe)
 {
     const struct recipe_arch *const a = &r->arch;
-    json_t *const o = json_object(), *const types = json_array(), *const rope = json_object();
-    const int64_t stored = r->train.mtp_depth > 0 && r->train.mtp_repeated ? 1 : r->train.mtp_depth;
+    json_t *const o = json_object(), *const types = json_array(),
+                  *const rope = json_object();
+    const int64_t stored =
+        r->train.mtp_depth > 0 && r->train.mtp_repeated ? 1 : r->train.mtp_depth;
     json_object_set_new(o, "architectures", json_pack("[s]", "GlmMoeDsaForCausalLM"));
     json_object_set_new(o, "model_type", json_string("glm_moe_dsa"));
     json_object_set_new(o, "dtype", json_string(r->train.bf16 ? "bfloat16" : "float32"));
@@ -227,7 +232,8 @@ static json_t *config_json(const struct recipe *r, const bool *is_moe)
     put(o, "qk_head_dim", a->qk_head_dim + a->qk_pos_emb_head_dim);
     put(o, "v_head_dim", a->v_head_dim);
     put(o, "n_routed_experts", a->num_experts);
-    put(o, "n_shared_experts", a->moe_shared_expert_intermediate_size / a->moe_ffn_hidden_size);
+    put(o, "n_shared_experts",
+        a->moe_shared_expert_intermediate_size / a->moe_ffn_hidden_size);
     put(o, "num_experts_per_tok", a->moe_router_topk);
     put(o, "n_group", a->moe_router_num_groups);
     put(o, "topk_group", a->moe_router_group_topk);
@@ -245,7 +251,8 @@ static json_t *config_json(const struct recipe *r, const bool *is_moe)
     json_object_set_new(o, "rope_parameters", rope);
     json_object_set_new(o, "rms_norm_eps", json_real(a->layernorm_epsilon));
     json_object_set_new(o, "initializer_range", json_real(a->init_method_std));
-    json_object_set_new(o, "routed_scaling_factor", json_real(a->moe_router_topk_scaling_factor));
+    json_object_set_new(
+        o, "routed_scaling_factor", json_real(a->moe_router_topk_scaling_factor));
     json_object_set_new(o, "norm_topk_prob", json_true());
     json_object_set_new(o, "scoring_func", json_string("sigmoid"));
     json_object_set_new(o, "topk_method", json_string("noaux_tc"));
@@ -265,11 +272,13 @@ static int from_args(struct recipe *r, struct glm_error *err)
         return err->code;
     if (r->arch.num_layers > MAX_LAYERS)
         return recipe_refuse(r, "num_layers", err, "at most %d", MAX_LAYERS);
-    bool *const is_moe = recipe_alloc(r, (size_t)r->arch.num_layers * sizeof *is_moe, err);
+    bool *const is_moe =
+        recipe_alloc(r, (size_t)r->arch.num_layers * sizeof *is_moe, err);
     if (!is_moe)
         return err->code;
     struct glm_error inner = {0};
-    if (recipe_layer_freq(r->arch.moe_layer_freq, r->arch.num_layers, is_moe, &inner) != 0)
+    if (recipe_layer_freq(r->arch.moe_layer_freq, r->arch.num_layers, is_moe, &inner)
+        != 0)
         return recipe_refuse(r, "moe_layer_freq", err, "%s", inner.text);
     json_t *const o = config_json(r, is_moe);
     char *const text = o ? json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
@@ -278,7 +287,8 @@ static int from_args(struct recipe *r, struct glm_error *err)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", r->path);
     r->config_text = text;
     r->config_size = strlen(text);
-    if (config_parse(&r->config, "configuration from ARGS", text, r->config_size, err) != 0)
+    if (config_parse(&r->config, "configuration from ARGS", text, r->config_size, err)
+        != 0)
         return glm_within(err, "%s", r->path);
     return 0;
 }
@@ -334,12 +344,14 @@ static int read_config(struct recipe *r, const char *path, struct glm_error *err
         return glm_fail_errno(err, "%s", path);
     const bool folder = S_ISDIR(st.st_mode), ckpt = folder && stat(index, &st) == 0;
     if (r->load && !ckpt)
-        return recipe_refuse(r, "GLM.load", err, "%s is no checkpoint; import a Hugging Face "
-            "directory with glm-import first", path);
+        return recipe_refuse(r, "GLM.load", err,
+            "%s is no checkpoint; import a Hugging Face "
+            "directory with glm-import first",
+            path);
     if (ckpt ? read_checkpoint(r, path, err) : read_file(r, folder ? config : path, err))
         return err->code;
-    return config_parse(&r->config, folder && !ckpt ? config : path, r->config_text, r->config_size,
-        err);
+    return config_parse(
+        &r->config, folder && !ckpt ? config : path, r->config_text, r->config_size, err);
 }
 
 /* A key that the recipe states must be what the configuration says; one that it does not, is. */
@@ -350,21 +362,21 @@ static int agree_int(struct recipe *r, const char *key, int64_t x, const char *n
         return recipe_derive_int(r, key, x, err);
     const struct recipe_value *const v = recipe_find(r, key);
     if (strtoll(v->text, NULL, 10) != x)
-        return recipe_refuse(r, key, err, "the recipe says %s, %s says %s = %lld", v->text,
-            r->load ? r->load : r->model, named, (long long)x);
+        return recipe_refuse(r, key, err, "the recipe says %s, %s says %s = %lld",
+            v->text, r->load ? r->load : r->model, named, (long long)x);
     return 0;
 }
 
-static int agree_real(struct recipe *r, const char *key, double x, const char *named,
-    struct glm_error *err)
+static int agree_real(
+    struct recipe *r, const char *key, double x, const char *named, struct glm_error *err)
 {
     if (!recipe_given(r, key))
         return recipe_derive_real(r, key, x, err);
     const struct recipe_value *const v = recipe_find(r, key);
     const double y = strtod(v->text, NULL);
     if (y < x || y > x)
-        return recipe_refuse(r, key, err, "the recipe says %s, %s says %s = %.17g", v->text,
-            r->load ? r->load : r->model, named, x);
+        return recipe_refuse(r, key, err, "the recipe says %s, %s says %s = %.17g",
+            v->text, r->load ? r->load : r->model, named, x);
     return 0;
 }
 
@@ -388,8 +400,9 @@ static int agree_layers(struct recipe *r, struct glm_error *err)
         return recipe_refuse(r, "moe_layer_freq", err, "%s", inner.text);
     for (int64_t i = 0; i < L; i++)
         if (is_moe[i] == c->layer_is_dense[i])
-            return recipe_refuse(r, "moe_layer_freq", err, "layer %lld is %s here, %s in %s",
-                (long long)i, is_moe[i] ? "MoE" : "dense", is_moe[i] ? "dense" : "MoE",
+            return recipe_refuse(r, "moe_layer_freq", err,
+                "layer %lld is %s here, %s in %s", (long long)i,
+                is_moe[i] ? "MoE" : "dense", is_moe[i] ? "dense" : "MoE",
                 r->load ? r->load : r->model);
     return 0;
 }
@@ -398,18 +411,22 @@ static int agree_layers(struct recipe *r, struct glm_error *err)
 static int agree_indexers(struct recipe *r, struct glm_error *err)
 {
     const struct model_config *const c = &r->config;
-    if (!recipe_given(r, "dsa_indexer_topk_freq") && !recipe_given(r, "dsa_indexer_skip_topk_offset"))
+    if (!recipe_given(r, "dsa_indexer_topk_freq")
+        && !recipe_given(r, "dsa_indexer_skip_topk_offset"))
         return 0;
-    const int64_t freq = r->arch.dsa_indexer_topk_freq > 0 ? r->arch.dsa_indexer_topk_freq : 1;
-    const int64_t skip =
-        r->arch.dsa_indexer_skip_topk_offset > 1 ? r->arch.dsa_indexer_skip_topk_offset : 1;
+    const int64_t freq =
+        r->arch.dsa_indexer_topk_freq > 0 ? r->arch.dsa_indexer_topk_freq : 1;
+    const int64_t skip = r->arch.dsa_indexer_skip_topk_offset > 1
+        ? r->arch.dsa_indexer_skip_topk_offset
+        : 1;
     for (int64_t i = 0; i < c->num_hidden_layers; i++) {
         const bool owns = i + 1 <= skip || (i + 1 - skip) % freq == 0;
         if (owns != c->layer_owns_indexer[i])
-            return recipe_refuse(r, "dsa_indexer_topk_freq", err, "with offset %lld layer %lld %s its "
-                "index set, in %s it %s", (long long)skip, (long long)i,
-                owns ? "computes" : "shares", r->load ? r->load : r->model,
-                owns ? "shares" : "computes");
+            return recipe_refuse(r, "dsa_indexer_topk_freq", err,
+                "with offset %lld layer %lld %s its "
+                "index set, in %s it %s",
+                (long long)skip, (long long)i, owns ? "computes" : "shares",
+                r->load ? r->load : r->model, owns ? "shares" : "computes");
     }
     return 0;
 }
@@ -425,7 +442,8 @@ static int agree(struct recipe *r, struct glm_error *err)
         {"hidden_size", "hidden_size", c->hidden_size},
         {"ffn_hidden_size", "intermediate_size", c->intermediate_size},
         {"moe_ffn_hidden_size", "moe_intermediate_size", c->moe_intermediate_size},
-        {"moe_shared_expert_intermediate_size", "n_shared_experts * moe_intermediate_size",
+        {"moe_shared_expert_intermediate_size",
+            "n_shared_experts * moe_intermediate_size",
             c->n_shared_experts * c->moe_intermediate_size},
         {"num_attention_heads", "num_attention_heads", c->num_heads},
         {"q_lora_rank", "q_lora_rank", c->q_lora_rank},
@@ -446,7 +464,8 @@ static int agree(struct recipe *r, struct glm_error *err)
         const char *key, *named;
         double x;
     } reals[] = {
-        {"moe_router_topk_scaling_factor", "routed_scaling_factor", c->routed_scaling_factor},
+        {"moe_router_topk_scaling_factor", "routed_scaling_factor",
+            c->routed_scaling_factor},
         {"rotary_base", "rope_theta", c->rope_theta},
         {"layernorm_epsilon", "rms_norm_eps", c->rms_norm_eps},
     };
@@ -454,8 +473,10 @@ static int agree(struct recipe *r, struct glm_error *err)
         if (agree_int(r, ints[i].key, ints[i].x, ints[i].named, err) != 0)
             return err->code;
     if (c->rope_theta < 1)
-        return glm_fail(err, GLM_EFORMAT, "%s: its config.json has no rope_theta, and training "
-            "computes with it", r->load ? r->load : r->model);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: its config.json has no rope_theta, and training "
+            "computes with it",
+            r->load ? r->load : r->model);
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++)
         if (agree_real(r, reals[i].key, reals[i].x, reals[i].named, err) != 0)
             return err->code;
@@ -476,7 +497,8 @@ static int agree(struct recipe *r, struct glm_error *err)
 int recipe_resolve_model(struct recipe *r, struct glm_error *err)
 {
     if (r->model && r->load)
-        return recipe_refuse(r, "GLM.model", err, "GLM.load is there, too; a run starts either at "
+        return recipe_refuse(r, "GLM.model", err,
+            "GLM.load is there, too; a run starts either at "
             "random from a configuration or from a checkpoint");
     const char *const path = r->load ? r->load : r->model;
     if (!path)

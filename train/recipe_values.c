@@ -67,10 +67,12 @@ const char *recipe_number(double x, char *buf, size_t size)
 /* A word that YAML reads as it is; everything else is quoted. */
 static bool is_plain(const char *s)
 {
-    if (!*s || strcmp(s, "~") == 0 || strcasecmp(s, "null") == 0 || strcmp(s, "None") == 0)
+    if (!*s || strcmp(s, "~") == 0 || strcasecmp(s, "null") == 0
+        || strcmp(s, "None") == 0)
         return false;
     for (const char *c = s; *c; c++)
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-", *c))
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-",
+                *c))
             return false;
     return s[0] != '-';
 }
@@ -124,12 +126,13 @@ static const char *shown(const struct yamltree *n, char buf[SHOWN])
     return buf;
 }
 
-static int wrong(const struct recipe *r, const struct recipe_value *v, const struct yamltree *n,
-    const char *wanted, struct glm_error *err)
+static int wrong(const struct recipe *r, const struct recipe_value *v,
+    const struct yamltree *n, const char *wanted, struct glm_error *err)
 {
     char buf[SHOWN];
-    return glm_fail(err, GLM_EFORMAT, "%s:%d: key %s.%s: expected %s, found %s", r->path, n->line,
-        recipe_section_name(v->key->section), v->key->name, wanted, shown(n, buf));
+    return glm_fail(err, GLM_EFORMAT, "%s:%d: key %s.%s: expected %s, found %s", r->path,
+        n->line, recipe_section_name(v->key->section), v->key->name, wanted,
+        shown(n, buf));
 }
 
 static void *field(struct recipe *r, const struct recipe_key *k)
@@ -180,7 +183,8 @@ static bool read_real(const char *s, double *out)
 
 static bool read_bool(const char *s, bool *out)
 {
-    static const char *const yes[] = {"true", "yes", "on"}, *const no[] = {"false", "no", "off"};
+    static const char *const yes[] = {"true", "yes", "on"},
+                             *const no[] = {"false", "no", "off"};
     for (int i = 0; i < 3; i++) {
         if (strcasecmp(s, yes[i]) == 0 || strcasecmp(s, no[i]) == 0) {
             *out = strcasecmp(s, yes[i]) == 0;
@@ -294,14 +298,16 @@ static int set_list(struct recipe *r, struct recipe_value *v, const struct yamlt
     size_t size = 3;
     if (n->kind == YAMLTREE_MAP)
         return wrong(r, v, n, "a list, or words between spaces", err);
-    const size_t room = n->kind == YAMLTREE_SCALAR ? strlen(n->text) / 2 + 1 : YAMLTREE_MAX_NODES;
+    const size_t room =
+        n->kind == YAMLTREE_SCALAR ? strlen(n->text) / 2 + 1 : YAMLTREE_MAX_NODES;
     list.item = recipe_alloc(r, room * sizeof *list.item, err);
     char *words = n->kind == YAMLTREE_SCALAR ? recipe_keep(r, n->text, err) : NULL;
     if (err->code != GLM_OK)
         return err->code;
     if (n->kind == YAMLTREE_SCALAR) {
         char *rest = NULL;
-        for (char *w = strtok_r(words, " \t\n", &rest); w; w = strtok_r(NULL, " \t\n", &rest))
+        for (char *w = strtok_r(words, " \t\n", &rest); w;
+             w = strtok_r(NULL, " \t\n", &rest))
             list.item[list.count++] = w;
     } else {
         for (const struct yamltree *c = n->first; c; c = c->next) {
@@ -334,32 +340,37 @@ static int set_list(struct recipe *r, struct recipe_value *v, const struct yamlt
 
 static const char *const policies[] = {"each", "gathered", "adamw"};
 
-static int layout_entry(struct recipe *r, struct recipe_value *v, const struct yamltree *n,
-    struct recipe_layout *out, struct glm_error *err)
+static int layout_entry(struct recipe *r, struct recipe_value *v,
+    const struct yamltree *n, struct recipe_layout *out, struct glm_error *err)
 {
     if (n->kind != YAMLTREE_MAP)
         return wrong(r, v, n, "a map of tensor, rows and policy", err);
     for (const struct yamltree *c = n->first; c; c = c->next)
         if (strcmp(c->name, "tensor") != 0 && strcmp(c->name, "rows") != 0
             && strcmp(c->name, "policy") != 0)
-            return glm_fail(err, GLM_EFORMAT, "%s:%d: key GLM.muon_layout: unknown key '%.60s'; an "
-                "entry has tensor, rows and policy", r->path, c->line, c->name);
-    const struct yamltree *const tensor = yamltree_get(n, "tensor"), *const rows = yamltree_get(n, "rows"),
-        *const policy = yamltree_get(n, "policy");
+            return glm_fail(err, GLM_EFORMAT,
+                "%s:%d: key GLM.muon_layout: unknown key '%.60s'; an "
+                "entry has tensor, rows and policy",
+                r->path, c->line, c->name);
+    const struct yamltree *const tensor = yamltree_get(n, "tensor"),
+                                 *const rows = yamltree_get(n, "rows"),
+                                 *const policy = yamltree_get(n, "policy");
     if (!tensor || tensor->kind != YAMLTREE_SCALAR || !*tensor->text)
         return wrong(r, v, tensor ? tensor : n, "tensor: a pattern of tensor names", err);
     if (!(out->tensor = recipe_keep(r, tensor->text, err)))
         return err->code;
     for (const struct yamltree *c = rows ? rows->first : NULL; c; c = c->next) {
         int64_t x;
-        if (out->parts == RECIPE_PARTS || c->kind != YAMLTREE_SCALAR || !read_int(c->text, &x) || x < 1)
+        if (out->parts == RECIPE_PARTS || c->kind != YAMLTREE_SCALAR
+            || !read_int(c->text, &x) || x < 1)
             return wrong(r, v, c, "at most four whole numbers of rows", err);
         out->rows[out->parts++] = x;
     }
     if (rows && rows->kind != YAMLTREE_LIST)
         return wrong(r, v, rows, "rows: a list", err);
     int given = 0;
-    const struct yamltree *c = policy && policy->kind == YAMLTREE_LIST ? policy->first : policy;
+    const struct yamltree *c =
+        policy && policy->kind == YAMLTREE_LIST ? policy->first : policy;
     for (; c; c = policy->kind == YAMLTREE_LIST ? c->next : NULL) {
         size_t p = 0;
         while (p < 3 && (c->kind != YAMLTREE_SCALAR || strcmp(c->text, policies[p]) != 0))
@@ -373,13 +384,14 @@ static int layout_entry(struct recipe *r, struct recipe_value *v, const struct y
         if (out->policy[i] == RECIPE_ADAMW)
             return wrong(r, v, policy, "adamw alone, for the whole tensor", err);
     if (given && (adamw ? out->parts != 0 : given != out->parts))
-        return wrong(r, v, policy, "one policy for each of rows; adamw without rows", err);
+        return wrong(
+            r, v, policy, "one policy for each of rows; adamw without rows", err);
     return 0;
 }
 
 /* "[{tensor: …, rows: [192, 64], policy: [each, each]}]" */
-static char *layout_text(struct recipe *r, const struct recipe_layout *l, int n,
-    struct glm_error *err)
+static char *layout_text(
+    struct recipe *r, const struct recipe_layout *l, int n, struct glm_error *err)
 {
     char *text = recipe_keep(r, "[", err);
     for (int i = 0; i < n && text; i++) {
@@ -387,8 +399,10 @@ static char *layout_text(struct recipe *r, const struct recipe_layout *l, int n,
         size_t a = 0, b = 0;
         rows[0] = policy[0] = 0;
         for (int p = 0; p < l[i].parts; p++) {
-            a += (size_t)sprintf(rows + a, "%s%lld", p ? ", " : "", (long long)l[i].rows[p]);
-            b += (size_t)sprintf(policy + b, "%s%s", p ? ", " : "", policies[l[i].policy[p]]);
+            a += (size_t)sprintf(
+                rows + a, "%s%lld", p ? ", " : "", (long long)l[i].rows[p]);
+            b += (size_t)sprintf(
+                policy + b, "%s%s", p ? ", " : "", policies[l[i].policy[p]]);
         }
         if (!l[i].parts && l[i].policy[0] == RECIPE_ADAMW)
             strcpy(policy, "adamw");
@@ -438,8 +452,8 @@ static bool is_built(const struct recipe_value *v)
 int recipe_value_set(struct recipe *r, struct recipe_value *v, const struct yamltree *n,
     struct glm_error *err)
 {
-    static int (*const set[])(struct recipe *, struct recipe_value *, const struct yamltree *,
-        struct glm_error *) = {
+    static int (*const set[])(struct recipe *, struct recipe_value *,
+        const struct yamltree *, struct glm_error *) = {
         [RECIPE_INT] = set_int,
         [RECIPE_REAL] = set_real,
         [RECIPE_BOOL] = set_bool,
@@ -450,7 +464,7 @@ int recipe_value_set(struct recipe *r, struct recipe_value *v, const struct yaml
     if (v->key->type == RECIPE_ANY) {
         char buf[SHOWN];
         v->text = n->kind == YAMLTREE_SCALAR ? quoted(r, n->text, err)
-                                         : recipe_keep(r, shown(n, buf), err);
+                                             : recipe_keep(r, shown(n, buf), err);
     } else {
         set[v->key->type](r, v, n, err);
     }
@@ -474,7 +488,8 @@ int recipe_value_default(struct recipe *r, struct recipe_value *v, const char *t
     return 0;
 }
 
-int recipe_derive_text(struct recipe *r, const char *key, const char *x, struct glm_error *err)
+int recipe_derive_text(
+    struct recipe *r, const char *key, const char *x, struct glm_error *err)
 {
     return recipe_value_default(r, recipe_at(r, key), x, RECIPE_DERIVED, err);
 }

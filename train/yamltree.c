@@ -14,7 +14,8 @@ struct reading {
 
 static int refuse(struct reading *r, const yaml_event_t *e, const char *what)
 {
-    return glm_fail(r->err, GLM_EFORMAT, "%s:%zu: %s", r->path, e->start_mark.line + 1, what);
+    return glm_fail(
+        r->err, GLM_EFORMAT, "%s:%zu: %s", r->path, e->start_mark.line + 1, what);
 }
 
 /* The next event; the caller deletes it. */
@@ -25,13 +26,14 @@ static int next(struct reading *r, yaml_event_t *e)
     if (r->parser.error == YAML_MEMORY_ERROR)
         return glm_fail(r->err, GLM_ENOMEM, "%s: no memory", r->path);
     const size_t line = r->parser.problem_mark.line > r->parser.context_mark.line
-                            ? r->parser.problem_mark.line
-                            : r->parser.context_mark.line;
+        ? r->parser.problem_mark.line
+        : r->parser.context_mark.line;
     return glm_fail(r->err, GLM_EFORMAT, "%s:%zu: not YAML: %s", r->path, line + 1,
         r->parser.problem ? r->parser.problem : "unreadable");
 }
 
-static struct yamltree *fill(struct reading *r, struct yamltree *n, yaml_event_t *e, int depth);
+static struct yamltree *fill(
+    struct reading *r, struct yamltree *n, yaml_event_t *e, int depth);
 
 /* The children of a list or map up to its end event. */
 static int children(struct reading *r, struct yamltree *n, int depth)
@@ -52,10 +54,13 @@ static int children(struct reading *r, struct yamltree *n, int depth)
             } else if (strlen((char *)e.data.scalar.value) != e.data.scalar.length) {
                 refuse(r, &e, "a key holds a NUL");
             } else {
-                const struct yamltree *twin = yamltree_get(n, (char *)e.data.scalar.value);
+                const struct yamltree *twin =
+                    yamltree_get(n, (char *)e.data.scalar.value);
                 if (twin)
-                    glm_fail(r->err, GLM_EFORMAT, "%s:%zu: key '%.100s' is there twice, first in "
-                        "line %d", r->path, e.start_mark.line + 1, twin->name, twin->line);
+                    glm_fail(r->err, GLM_EFORMAT,
+                        "%s:%zu: key '%.100s' is there twice, first in "
+                        "line %d",
+                        r->path, e.start_mark.line + 1, twin->name, twin->line);
                 else if (!(name = strdup((char *)e.data.scalar.value)))
                     glm_fail(r->err, GLM_ENOMEM, "%s: no memory", r->path);
             }
@@ -81,7 +86,8 @@ static int children(struct reading *r, struct yamltree *n, int depth)
 }
 
 /* The node that event e begins; deletes the event. */
-static struct yamltree *fill(struct reading *r, struct yamltree *n, yaml_event_t *e, int depth)
+static struct yamltree *fill(
+    struct reading *r, struct yamltree *n, yaml_event_t *e, int depth)
 {
     bool marked = false; /* an anchor or a tag */
     n->line = (int)e->start_mark.line + 1;
@@ -156,8 +162,8 @@ int yamltree_parse(struct yamltree **out, const char *path, const char *text, si
     struct reading r = {.path = path, .err = err};
     *out = NULL;
     if (size > YAMLTREE_MAX_BYTES)
-        return glm_fail(err, GLM_EFORMAT, "%s: %zu bytes; a recipe has at most %d", path, size,
-            YAMLTREE_MAX_BYTES);
+        return glm_fail(err, GLM_EFORMAT, "%s: %zu bytes; a recipe has at most %d", path,
+            size, YAMLTREE_MAX_BYTES);
     struct yamltree *const root = calloc(1, sizeof *root);
     if (!root || !yaml_parser_initialize(&r.parser)) {
         free(root);
@@ -197,6 +203,6 @@ const struct yamltree *yamltree_get(const struct yamltree *map, const char *name
 bool yamltree_is_null(const struct yamltree *n)
 {
     return n->kind == YAMLTREE_SCALAR && !n->quoted
-           && (!*n->text || strcmp(n->text, "~") == 0 || strcasecmp(n->text, "null") == 0
-               || strcmp(n->text, "None") == 0);
+        && (!*n->text || strcmp(n->text, "~") == 0 || strcasecmp(n->text, "null") == 0
+            || strcmp(n->text, "None") == 0);
 }

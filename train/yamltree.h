@@ -12,16 +12,20 @@
 
 #include "kernels/base/error.h"
 
-enum { YAMLTREE_MAX_DEPTH = 16, YAMLTREE_MAX_NODES = 1 << 16, YAMLTREE_MAX_BYTES = 1 << 20 };
+enum {
+    YAMLTREE_MAX_DEPTH = 16,
+    YAMLTREE_MAX_NODES = 1 << 16,
+    YAMLTREE_MAX_BYTES = 1 << 20
+};
 
 enum yamltree_kind { YAMLTREE_SCALAR, YAMLTREE_LIST, YAMLTREE_MAP };
 
 struct yamltree {
     enum yamltree_kind kind;
-    int line;         /* 1-based */
-    bool quoted;      /* a quoted scalar is text, whatever it looks like */
-    char *name;       /* its key, inside a map */
-    char *text;       /* of a scalar */
+    int line;                      /* 1-based */
+    bool quoted;                   /* a quoted scalar is text, whatever it looks like */
+    char *name;                    /* its key, inside a map */
+    char *text;                    /* of a scalar */
     struct yamltree *first, *next; /* children in file order */
 };
 
