@@ -97,6 +97,19 @@ void dio_free(void *p, size_t size)
         munmap(p, size);
 }
 
+int dio_reserve(struct dio_buffer *b, size_t need, struct glm_error *err)
+{
+    if (b->size >= need)
+        return GLM_OK;
+    dio_free(b->data, b->size);
+    b->size = 0;
+    b->data = dio_alloc(need);
+    if (b->data == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory for a buffer of %zu bytes", need);
+    b->size = need;
+    return GLM_OK;
+}
+
 /* Reads until size bytes or the end of the file; *got says how many. Returns an errno, 0 if fine. */
 static int read_some(int fd, uint64_t offset, unsigned char *out, size_t size, size_t *got)
 {

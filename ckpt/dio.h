@@ -31,6 +31,14 @@ void dio_close(struct dio *f); /* harmless on a zeroed or failed one (fd -1) */
 void *dio_alloc(size_t size);
 void dio_free(void *p, size_t size);
 
+/* A dio_alloc'd buffer that grows; zero it first, free with dio_free(data, size). */
+struct dio_buffer {
+    unsigned char *data;
+    size_t size;
+};
+/* Makes it at least `need` bytes; its content is lost. */
+int dio_reserve(struct dio_buffer *b, size_t need, struct glm_error *err);
+
 /* Reads [offset, offset+size) somewhere into buf, whose capacity must be >= size + 2*DIO_ALIGN and
  * whose address is DIO_ALIGN-aligned; *at is where the first byte landed (inside buf). A short file
  * is GLM_EFORMAT with expected and found length. */

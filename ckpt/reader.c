@@ -30,8 +30,8 @@ struct reader {
 
 struct reader_scratch {
     struct packer *packer;
-    unsigned char *raw;     size_t raw_size;    /* a dio buffer */
-    unsigned char *tile;    size_t tile_size;   /* one decoded chunk */
+    struct dio_buffer raw;    /* a dio buffer */
+    struct dio_buffer tile;   /* one decoded chunk */
 };
 
 /* ---- open ------------------------------------------------------------------------------------- */
@@ -120,23 +120,9 @@ void reader_scratch_free(struct reader_scratch *s)
     if (s == NULL)
         return;
     packer_free(s->packer);
-    dio_free(s->raw, s->raw_size);
-    dio_free(s->tile, s->tile_size);
+    dio_free(s->raw.data, s->raw.size);
+    dio_free(s->tile.data, s->tile.size);
     free(s);
-}
-
-/* Makes *p at least need bytes; its content is lost. */
-static int reserve(unsigned char **p, size_t *size, size_t need, struct glm_error *err)
-{
-    if (*size >= need)
-        return GLM_OK;
-    dio_free(*p, *size);
-    *size = 0;
-    *p = dio_alloc(need);
-    if (*p == NULL)
-        return glm_fail(err, GLM_ENOMEM, "no memory for a buffer of %zu bytes", need);
-    *size = need;
-    return GLM_OK;
 }
 
 static int shard_file(
@@ -277,8 +263,8 @@ static int read_plain(const struct dio *f, const struct ckpt_piece *p, const str
         if (region_contiguous(&p->at, &rows)) {
             const size_t size = (size_t)rect_count(&rows) * element;
             unsigned char *data;
-            if (reserve(&s->raw, &s->raw_size, size + 2 * DIO_ALIGN, err) != GLM_OK ||
-                dio_read(f, at, size, s->raw, &data, err) != GLM_OK)
+            if (dio_reserve(&s->raw, size + 2 * DIO_ALIGN, err) != GLM_OK ||
+                dio_read(f, at, size, s->raw.data, &data, err) != GLM_OK)
                 return (int)err->code;
             region_copy(out, rect, data, &rows, &rows, element);
             continue;
@@ -348,11 +334,11 @@ static int read_chunk(struct reader *r, int64_t piece, const struct rect *tile, 
         over->hi[a] = over->lo[a] + dims[a];
     const size_t raw = (size_t)rect_count(over) * element;
     const size_t room = packer_bound(raw) + 2 * DIO_ALIGN;
-    if (reserve(&s->raw, &s->raw_size, room, err) != GLM_OK ||
-        reserve(&s->tile, &s->tile_size, raw, err) != GLM_OK ||
-        reader_frame(r, piece, number, s->raw, room, &stored, &mask, err) != GLM_OK)
+    if (dio_reserve(&s->raw, room, err) != GLM_OK ||
+        dio_reserve(&s->tile, raw, err) != GLM_OK ||
+        reader_frame(r, piece, number, s->raw.data, room, &stored, &mask, err) != GLM_OK)
         return (int)err->code;
-    if (packer_unpack(s->packer, s->raw, stored, mask, s->tile, raw, element, err) != GLM_OK)
+    if (packer_unpack(s->packer, s->raw.data, stored, mask, s->tile.data, raw, element, err) != GLM_OK)
         return glm_within(err, "%s/%s: tensor '%s', chunk %" PRId64, r->dir,
             m->shards[p->shard].file, m->tensors[p->tensor].name, number);
     return GLM_OK;
@@ -377,7 +363,7 @@ static int read_packed(struct reader *r, int64_t piece, const struct rect *part,
                 if (read_chunk(r, piece, &tile, tile_in_piece(&all, e, gr, gc), &over, element, s,
                         err) != GLM_OK)
                     return (int)err->code;
-                region_copy(out, rect, s->tile, &over, &common, element);
+                region_copy(out, rect, s->tile.data, &over, &common, element);
             }
     return GLM_OK;
 }

@@ -15,9 +15,9 @@ enum { BOUNCE = 8 << 20 };
 struct writer_scratch {
     struct packer *packer;
     unsigned char *bounce;                    /* BOUNCE bytes */
-    unsigned char *part;   size_t part_size;  /* a gathered part of a rectangle */
-    unsigned char *chunk;  size_t chunk_size; /* one padded chunk */
-    unsigned char *frames; size_t frames_size;
+    struct dio_buffer part;  /* a gathered part of a rectangle */
+    struct dio_buffer chunk; /* one padded chunk */
+    struct dio_buffer frames;
 };
 
 /* ---- scratch ----------------------------------------------------------------------------------- */
@@ -43,23 +43,10 @@ void writer_scratch_free(struct writer_scratch *s)
         return;
     packer_free(s->packer);
     dio_free(s->bounce, BOUNCE);
-    dio_free(s->part, s->part_size);
-    dio_free(s->chunk, s->chunk_size);
-    dio_free(s->frames, s->frames_size);
+    dio_free(s->part.data, s->part.size);
+    dio_free(s->chunk.data, s->chunk.size);
+    dio_free(s->frames.data, s->frames.size);
     free(s);
-}
-
-static int reserve(unsigned char **p, size_t *size, size_t need, struct glm_error *err)
-{
-    if (*size >= need)
-        return GLM_OK;
-    dio_free(*p, *size);
-    *size = 0;
-    *p = dio_alloc(need);
-    if (*p == NULL)
-        return glm_fail(err, GLM_ENOMEM, "no memory for a buffer of %zu bytes", need);
-    *size = need;
-    return GLM_OK;
 }
 
 /* ---- putting ----------------------------------------------------------------------------------- */
@@ -150,10 +137,10 @@ static int write_plain(struct writer *w, const struct ckpt_piece *p, const struc
         const size_t size = (size_t)rect_count(&one) * element;
         if (region_contiguous(&p->at, &one)) {
             if (!region_contiguous(at, &one)) {
-                if (reserve(&s->part, &s->part_size, size, err) != GLM_OK)
+                if (dio_reserve(&s->part, size, err) != GLM_OK)
                     return (int)err->code;
-                region_copy(s->part, &one, data, at, &one, element);
-                from = s->part;
+                region_copy(s->part.data, &one, data, at, &one, element);
+                from = s->part.data;
             }
             if (dio_write(f, to, from, size, s->bounce, BOUNCE, err) != GLM_OK)
                 return (int)err->code;
@@ -220,8 +207,8 @@ static int pack_part(struct writer *w, int64_t piece, const struct rect *part,
     *frames = calloc((size_t)rect_count(&tiles), sizeof **frames);
     if (*frames == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " frames", rect_count(&tiles));
-    if (reserve(&s->chunk, &s->chunk_size, raw, err) != GLM_OK ||
-        reserve(&s->frames, &s->frames_size, bound * (size_t)rect_count(&tiles), err) != GLM_OK)
+    if (dio_reserve(&s->chunk, raw, err) != GLM_OK ||
+        dio_reserve(&s->frames, bound * (size_t)rect_count(&tiles), err) != GLM_OK)
         return (int)err->code;
     for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
         for (int64_t gr = tiles.lo[1]; gr < tiles.hi[1]; gr++)
@@ -231,11 +218,11 @@ static int pack_part(struct writer *w, int64_t piece, const struct rect *part,
                 for (int a = 0; a < RECT_AXES; a++)
                     over.hi[a] = over.lo[a] + dims[a];
                 if (!rect_equal(&over, &tile))
-                    memset(s->chunk, 0, raw);
-                region_copy(s->chunk, &over, data, at, &tile, element);
+                    memset(s->chunk.data, 0, raw);
+                region_copy(s->chunk.data, &over, data, at, &tile, element);
                 struct writer_frame *f = &(*frames)[(*count)++];
-                f->data = s->frames + used;
-                if (packer_pack(s->packer, s->chunk, raw, element, s->frames + used, &f->size,
+                f->data = s->frames.data + used;
+                if (packer_pack(s->packer, s->chunk.data, raw, element, s->frames.data + used, &f->size,
                         &f->mask, err) != GLM_OK)
                     return (int)err->code;
                 used += f->size;

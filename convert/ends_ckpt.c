@@ -1,7 +1,7 @@
 /* Checkpoints at either end of a flow: the reader as a source, the writer as a sink. */
 #include "convert/ends.h"
 
-static int read_tiles(void *ctx, int64_t tensor, const struct rect *at, struct flow_buffer *buf,
+static int read_tiles(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
     unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *t,
     struct glm_error *err)
 {

@@ -37,24 +37,11 @@ struct flow {
     struct glm_error error;
 };
 
-int flow_reserve(struct flow_buffer *b, size_t need, struct glm_error *err)
-{
-    if (b->size >= need)
-        return GLM_OK;
-    dio_free(b->data, b->size);
-    b->size = 0;
-    b->data = dio_alloc(need);
-    if (b->data == NULL)
-        return glm_fail(err, GLM_ENOMEM, "no memory for a buffer of %zu bytes", need);
-    b->size = need;
-    return GLM_OK;
-}
-
-static void trim(struct flow_buffer *b)
+static void trim(struct dio_buffer *b)
 {
     if (b->size > FLOW_KEEP) {
         dio_free(b->data, b->size);
-        *b = (struct flow_buffer){0};
+        *b = (struct dio_buffer){0};
     }
 }
 
@@ -236,7 +223,7 @@ static int copy_frames(
 
     if (frames == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " frames", count);
-    if (flow_reserve(&t->in, one * (size_t)count, err) != GLM_OK ||
+    if (dio_reserve(&t->in, one * (size_t)count, err) != GLM_OK ||
         reserve_digests(t, count, err) != GLM_OK)
         goto out;
     recorded_digests(s, from, &j->at, t->digests);
@@ -274,7 +261,7 @@ static int copy(struct flow *f, const struct job *j, struct flow_thread *t, stru
     if (frames_pass(f, j))
         return copy_frames(f, j, t, err);
     const size_t size = (size_t)bytes_of(s->m, from, &j->at);
-    if (flow_reserve(&t->in, size + 2 * DIO_ALIGN, err) != GLM_OK ||
+    if (dio_reserve(&t->in, size + 2 * DIO_ALIGN, err) != GLM_OK ||
         s->read(s->ctx, from, &j->at, &t->in, &data, t->digests, &known, t, err) != GLM_OK)
         return (int)err->code;
     if (to->derived && f->sink->note != NULL) {
@@ -397,7 +384,7 @@ static void job_ended(struct flow *f, const struct job *j, bool skipped, const s
 
 static void thread_clear(struct flow_thread *t)
 {
-    struct flow_buffer *all[] = {&t->in, &t->out, &t->aux, &t->wide, &t->back};
+    struct dio_buffer *all[] = {&t->in, &t->out, &t->aux, &t->wide, &t->back};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         dio_free(all[i]->data, all[i]->size);

@@ -19,24 +19,19 @@ enum {
     FLOW_KEEP = 40 << 20,    /* a thread's buffer past this is given back after the job */
 };
 
-struct flow_buffer { unsigned char *data; size_t size; };
-
 struct flow_thread { /* what one thread owns */
     struct reader_scratch *reader;
     struct writer_scratch *writer;
-    struct flow_buffer in, out, aux, wide, back;
+    struct dio_buffer in, out, aux, wide, back;
     unsigned char *digests; size_t digest_room;
 };
-
-/* Makes a buffer at least `need` bytes; its content is lost. */
-int flow_reserve(struct flow_buffer *b, size_t need, struct glm_error *err);
 
 struct flow_source {
     const struct manifest *m; /* what the source holds */
     void *ctx;
     /* Reads whole tiles into buf (capacity has 2*DIO_ALIGN to spare); *data: where they start.
      * *known: digests (one per tile) were filled in by a verified read. */
-    int (*read)(void *ctx, int64_t tensor, const struct rect *at, struct flow_buffer *buf,
+    int (*read)(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
         unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *t,
         struct glm_error *err);
     /* NULL, or: chunk shape under a tile if it is stored as a frame; and the frame itself. */

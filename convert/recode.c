@@ -152,7 +152,7 @@ static int load_scale(const struct flow_source *source, int64_t tensor, int64_t 
     member->old_scale = malloc(widen ? (size_t)n * sizeof(float) : size);
     if (digests == NULL || member->old_scale == NULL)
         glm_fail(err, GLM_ENOMEM, "no memory for scales");
-    else if (flow_reserve(&t->aux, size + 2 * DIO_ALIGN, err) == GLM_OK &&
+    else if (dio_reserve(&t->aux, size + 2 * DIO_ALIGN, err) == GLM_OK &&
         source->read(source->ctx, tensor, &all, &t->aux, &data, digests, &known, t, err) ==
             GLM_OK) {
         if (widen)
@@ -222,10 +222,10 @@ int recode_job(const struct flow_source *source, const struct flow_sink *sink,
     if (digests == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for tile digests");
     if (ready_scales(source, sink, item, tensor, at->lo[0], member, t, err) != GLM_OK ||
-        flow_reserve(&t->in, (size_t)count * ea + 2 * DIO_ALIGN, err) != GLM_OK ||
-        flow_reserve(&t->out, (size_t)count * eb, err) != GLM_OK ||
-        flow_reserve(&t->wide, strip, err) != GLM_OK ||
-        flow_reserve(&t->back, strip, err) != GLM_OK ||
+        dio_reserve(&t->in, (size_t)count * ea + 2 * DIO_ALIGN, err) != GLM_OK ||
+        dio_reserve(&t->out, (size_t)count * eb, err) != GLM_OK ||
+        dio_reserve(&t->wide, strip, err) != GLM_OK ||
+        dio_reserve(&t->back, strip, err) != GLM_OK ||
         source->read(source->ctx, item->from, at, &t->in, &data, digests, &known, t, err) !=
             GLM_OK)
         goto out;

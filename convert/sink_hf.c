@@ -405,7 +405,7 @@ static int sink_put(void *ctx, int64_t tensor, const struct rect *at, const void
     bool due = false;
 
     (void)digests;
-    if (flow_reserve(&thread->back, BOUNCE, err) != GLM_OK)
+    if (dio_reserve(&thread->back, BOUNCE, err) != GLM_OK)
         return (int)err->code;
     for (int64_t e = at->lo[0]; e < at->hi[0]; e++) {
         const struct slot *s = &w->slots[w->first[tensor] + e];

@@ -162,7 +162,7 @@ static int read_member(const struct ckpt_tensor *t, const struct hf_place *p, co
     return GLM_OK;
 }
 
-static int hf_read(void *ctx, int64_t tensor, const struct rect *at, struct flow_buffer *buf,
+static int hf_read(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
     unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *thread,
     struct glm_error *err)
 {

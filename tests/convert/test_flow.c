@@ -299,7 +299,7 @@ struct rawframes {
     int64_t frames;
 };
 
-static int no_read(void *ctx, int64_t tensor, const struct rect *at, struct flow_buffer *buf,
+static int no_read(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
     unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *t,
     struct glm_error *err)
 {

@@ -31,7 +31,7 @@ void memflow_clear(struct memflow *f)
     pthread_mutex_destroy(&f->lock);
 }
 
-static int mem_read(void *ctx, int64_t tensor, const struct rect *at, struct flow_buffer *buf,
+static int mem_read(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
     unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *t,
     struct glm_error *err)
 {

@@ -99,7 +99,7 @@ struct made {
     const struct manifest *m; /* what this source gives */
 };
 
-static int read_made(void *ctx, int64_t tensor, const struct rect *at, struct flow_buffer *buf,
+static int read_made(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
     unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *thread,
     struct glm_error *err)
 {
@@ -121,7 +121,7 @@ static int read_made(void *ctx, int64_t tensor, const struct rect *at, struct fl
     unsigned char *from;
     const enum glm_dtype dtype = have->tensors[weight].dtype;
     const size_t size = (size_t)rect_count(at) * glm_dtype_size(dtype) + 2 * DIO_ALIGN;
-    if (flow_reserve(&thread->aux, size, err) == GLM_OK &&
+    if (dio_reserve(&thread->aux, size, err) == GLM_OK &&
         reader_read(g->reader, weight, at, true, thread->aux.data, thread->aux.size, &from, NULL,
             thread->reader, err) == GLM_OK)
         fill_master(t, at, from, dtype, buf->data);
