@@ -3,6 +3,8 @@
 #define TRAIN_TRAIN_H
 
 #include "train/dataset.h"
+#include "train/flops.h"
+#include "train/recipe.h"
 #include "train/tokens.h"
 #include "train/tokens_build.h"
 
