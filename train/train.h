@@ -4,7 +4,12 @@
 
 #include "train/dataset.h"
 #include "train/flops.h"
+#include "train/gradnorm.h"
+#include "train/optimizer.h"
+#include "train/params.h"
 #include "train/recipe.h"
+#include "train/schedule.h"
+#include "train/tensors.h"
 #include "train/tokens.h"
 #include "train/tokens_build.h"
 

@@ -40,7 +40,8 @@ OP_FN(adamw)
     if (p->n < 0 || p->step < 1 || !(p->beta1 >= 0 && p->beta1 < 1)
         || !(p->beta2 >= 0 && p->beta2 < 1))
         return glm_fail(err, GLM_EFORMAT,
-            "adamw: %lld elements, step %lld, beta %g and %g, expected a step from 1 and betas in "
+            "adamw: %lld elements, step %lld, beta %g and %g, expected a step from 1 and "
+            "betas in "
             "[0,1)",
             (long long)p->n, (long long)p->step, p->beta1, p->beta2);
     pool_each(stream, p->n, GRAIN, adamw_range, p);

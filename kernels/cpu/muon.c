@@ -94,12 +94,23 @@ struct factor {
     bool transposed;
 };
 
-static int product(real *c, struct factor a, struct factor b, int64_t M, int64_t N, int64_t K,
-    glm_stream stream, struct glm_error *err)
+static int product(real *c, struct factor a, struct factor b, int64_t M, int64_t N,
+    int64_t K, glm_stream stream, struct glm_error *err)
 {
-    const struct gemm g = {.c = c, .a = a.p, .b = b.p, .M = M, .N = N, .K = K, .lda = a.stride,
-        .ldb = b.stride, .ldc = N, .trans_a = a.transposed, .trans_b = b.transposed,
-        .a_type = MODE_DTYPE, .b_type = MODE_DTYPE, .c_type = MODE_DTYPE};
+    const struct gemm g = {.c = c,
+        .a = a.p,
+        .b = b.p,
+        .M = M,
+        .N = N,
+        .K = K,
+        .lda = a.stride,
+        .ldb = b.stride,
+        .ldc = N,
+        .trans_a = a.transposed,
+        .trans_b = b.transposed,
+        .a_type = MODE_DTYPE,
+        .b_type = MODE_DTYPE,
+        .c_type = MODE_DTYPE};
     return cpu_gemm(&g, stream, err);
 }
 
@@ -113,8 +124,8 @@ LANES_CLONES static real frobenius(const real *x, int64_t n)
 }
 
 /* One step: y = c[0] x + (c[1] A + c[2] A A) x, from the side of A. */
-static int ns_step(const struct space *s, int64_t R, int64_t C, const double c[3], bool low,
-    glm_stream stream, struct glm_error *err)
+static int ns_step(const struct space *s, int64_t R, int64_t C, const double c[3],
+    bool low, glm_stream stream, struct glm_error *err)
 {
     const bool wide = R <= C;
     const int64_t n = shorter(R, C);
@@ -158,8 +169,8 @@ static int ns(struct space *s, int64_t R, int64_t C, const double (*coeff)[3], i
 
 /* ---- a batch of matrices ---------------------------------------------------------------------- */
 
-typedef int batch_fn(const void *op, int64_t b, glm_stream stream, glm_stream pool,
-    struct glm_error *err);
+typedef int batch_fn(
+    const void *op, int64_t b, glm_stream stream, glm_stream pool, struct glm_error *err);
 
 struct batch {
     batch_fn *fn;
@@ -201,16 +212,17 @@ static int for_each_matrix(
     return 0;
 }
 
-static int check(const char *op, int64_t B, int64_t R, int64_t C, int steps, struct glm_error *err)
+static int check(
+    const char *op, int64_t B, int64_t R, int64_t C, int steps, struct glm_error *err)
 {
     if (B < 0 || R < 1 || C < 1 || steps < 0)
-        return glm_fail(err, GLM_EFORMAT, "%s: %lld matrices of %lld x %lld in %d steps", op,
-            (long long)B, (long long)R, (long long)C, steps);
+        return glm_fail(err, GLM_EFORMAT, "%s: %lld matrices of %lld x %lld in %d steps",
+            op, (long long)B, (long long)R, (long long)C, steps);
     return 0;
 }
 
-static int ns_matrix(const void *op, int64_t b, glm_stream stream, glm_stream pool,
-    struct glm_error *err)
+static int ns_matrix(
+    const void *op, int64_t b, glm_stream stream, glm_stream pool, struct glm_error *err)
 {
     const struct newton_schulz *p = op;
     const int64_t n = p->R * p->C;
@@ -285,8 +297,8 @@ LANES_CLONES static void after(const void *ctx, int64_t begin, int64_t end)
     }
 }
 
-static int muon_matrix(const void *op, int64_t b, glm_stream stream, glm_stream pool,
-    struct glm_error *err)
+static int muon_matrix(
+    const void *op, int64_t b, glm_stream stream, glm_stream pool, struct glm_error *err)
 {
     const struct muon *p = op;
     const int64_t grain = GRAIN / p->C + 1;

@@ -10,8 +10,8 @@ enum { SQUARES_LEAF = 1024, SQUARES_LEVELS = 64 };
 
 struct squares {
     double lane[LANES];
-    int64_t at;                  /* elements in the leaf that is being filled */
-    uint64_t leaves;             /* full ones: bit k is set if tree[k] holds the sum of 2^k */
+    int64_t at;      /* elements in the leaf that is being filled */
+    uint64_t leaves; /* full ones: bit k is set if tree[k] holds the sum of 2^k */
     double tree[SQUARES_LEVELS];
 };
 

@@ -12,7 +12,8 @@ LANES_CLONES static void tiles(const void *ctx, int64_t begin, int64_t end)
 
     for (int64_t i = begin; i < end; i++) {
         const int64_t b = i / across / down;
-        const int64_t row = i / across % down * p->tile_rows, col = i % across * p->tile_cols;
+        const int64_t row = i / across % down * p->tile_rows,
+                      col = i % across * p->tile_cols;
         const int64_t rows = p->R - row < p->tile_rows ? p->R - row : p->tile_rows;
         const int64_t cols = p->C - col < p->tile_cols ? p->C - col : p->tile_cols;
         struct squares s;
@@ -28,8 +29,9 @@ OP_FN(sum_squares)
 {
     if (p->B < 0 || p->R < 0 || p->C < 0 || p->tile_rows < 1 || p->tile_cols < 1)
         return glm_fail(err, GLM_EFORMAT,
-            "sum_squares: %lld matrices of %lld x %lld in tiles of %lld x %lld", (long long)p->B,
-            (long long)p->R, (long long)p->C, (long long)p->tile_rows, (long long)p->tile_cols);
+            "sum_squares: %lld matrices of %lld x %lld in tiles of %lld x %lld",
+            (long long)p->B, (long long)p->R, (long long)p->C, (long long)p->tile_rows,
+            (long long)p->tile_cols);
     const int64_t down = (p->R + p->tile_rows - 1) / p->tile_rows;
     const int64_t across = (p->C + p->tile_cols - 1) / p->tile_cols;
     pool_each(stream, p->B * down * across, 1, tiles, p);

@@ -20,9 +20,19 @@ static void checked(const struct optgolden *c, bool f64)
     optgolden_input(c, "m", f64, m);
     optgolden_input(c, "v", f64, v);
     optgolden_input(c, "g", f64, g);
-    const struct adamw p = {.w = w, .m = m, .v = v, .g = g, .n = c->n, .step = c->step, .lr = c->lr,
-        .beta1 = c->beta1, .beta2 = c->beta2, .eps = c->eps, .decay = c->decay,
-        .grad_scale = c->grad_scale, .dtype = f64 ? GLM_F64 : GLM_F32};
+    const struct adamw p = {.w = w,
+        .m = m,
+        .v = v,
+        .g = g,
+        .n = c->n,
+        .step = c->step,
+        .lr = c->lr,
+        .beta1 = c->beta1,
+        .beta2 = c->beta2,
+        .eps = c->eps,
+        .decay = c->decay,
+        .grad_scale = c->grad_scale,
+        .dtype = f64 ? GLM_F64 : GLM_F32};
     cr_assert_eq(cpu_adamw(&p, NULL, &err), 0, "%s", err.text);
     const void *got[] = {w, m, v};
     const double *expected[] = {c->w, c->m, c->v};
@@ -66,9 +76,19 @@ Test(adamw, bits_do_not_depend_on_threads)
         float *x = calloc(3 * N, sizeof *x);
         random_normal_f32(&r, N, N, 0, 0.05, x);
         for (int step = 1; step <= 3; step++) {
-            const struct adamw p = {.w = x, .m = x + N, .v = x + 2 * N, .g = g, .n = N,
-                .step = step, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1,
-                .grad_scale = 0.3, .dtype = GLM_F32};
+            const struct adamw p = {.w = x,
+                .m = x + N,
+                .v = x + 2 * N,
+                .g = g,
+                .n = N,
+                .step = step,
+                .lr = 0.01,
+                .beta1 = 0.9,
+                .beta2 = 0.95,
+                .eps = 1e-8,
+                .decay = 0.1,
+                .grad_scale = 0.3,
+                .dtype = GLM_F32};
             cr_assert_eq(cpu_adamw(&p, s, &err), 0, "%s", err.text);
         }
         cr_assert_eq(pool_used(s), threads);
@@ -87,7 +107,8 @@ Test(adamw, bits_do_not_depend_on_threads)
 Test(adamw, a_step_before_the_first_is_refused)
 {
     struct glm_error err = {0};
-    const struct adamw p = {.n = 0, .step = 0, .beta1 = 0.9, .beta2 = 0.9, .dtype = GLM_F32};
+    const struct adamw p = {
+        .n = 0, .step = 0, .beta1 = 0.9, .beta2 = 0.9, .dtype = GLM_F32};
 
     cr_assert_eq(cpu_adamw(&p, NULL, &err), GLM_EFORMAT);
     cr_assert(strstr(err.text, "step 0") != NULL, "%s", err.text);

@@ -11,8 +11,8 @@
 
 static const double simple[][3] = {{3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315},
     {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315},
-    {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {2, -1.5, 0.5},
-    {2, -1.5, 0.5}};
+    {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315},
+    {2, -1.5, 0.5}, {2, -1.5, 0.5}};
 static const double quintic[][3] = {{4.0848, -6.8946, 2.9270}, {3.9505, -6.3029, 2.6377},
     {3.7418, -5.5913, 2.3037}, {2.8769, -3.1427, 1.2046}, {2.8366, -3.0525, 1.2012},
     {2.8366, -3.0525, 1.2012}, {2.8366, -3.0525, 1.2012}};
@@ -57,8 +57,8 @@ static int parts_of(const struct optgolden *c, int64_t parts[2][4])
     return 2;
 }
 
-static void update(const struct optgolden *c, bool f64, glm_stream stream, void *w, void *m,
-    const void *g)
+static void update(const struct optgolden *c, bool f64, glm_stream stream, void *w,
+    void *m, const void *g)
 {
     const size_t size = f64 ? 8 : 4;
     struct glm_error err = {0};
@@ -68,13 +68,25 @@ static void update(const struct optgolden *c, bool f64, glm_stream stream, void 
     for (int i = 0; i < n; i++) {
         const size_t at = (size_t)(parts[i][0] * c->C) * size;
         const int64_t stride = (c->head > 0 ? c->head : c->R) * c->C;
-        const struct muon p = {.w = (char *)w + at, .m = (char *)m + at,
-            .g = (const char *)g + at, .B = parts[i][2], .R = parts[i][1], .C = c->C,
-            .batch_stride = stride, .row_stride = c->C, .run = parts[i][3], .run_stride = stride,
-            .lr = c->lr, .decay = c->decay, .momentum = c->momentum, .grad_scale = c->grad_scale,
+        const struct muon p = {.w = (char *)w + at,
+            .m = (char *)m + at,
+            .g = (const char *)g + at,
+            .B = parts[i][2],
+            .R = parts[i][1],
+            .C = c->C,
+            .batch_stride = stride,
+            .row_stride = c->C,
+            .run = parts[i][3],
+            .run_stride = stride,
+            .lr = c->lr,
+            .decay = c->decay,
+            .momentum = c->momentum,
+            .grad_scale = c->grad_scale,
             .factor = c->extra * rho(c->scale, (double)parts[i][1], (double)c->C),
-            .coeff = strcmp(c->coeff, "quintic") == 0 ? quintic : simple, .steps = c->steps,
-            .nesterov = c->nesterov, .dtype = f64 ? GLM_F64 : GLM_F32};
+            .coeff = strcmp(c->coeff, "quintic") == 0 ? quintic : simple,
+            .steps = c->steps,
+            .nesterov = c->nesterov,
+            .dtype = f64 ? GLM_F64 : GLM_F32};
         cr_assert_eq(cpu_muon(&p, stream, &err), 0, "%s: %s", c->name, err.text);
     }
 }
@@ -172,8 +184,15 @@ static void spectrum(int64_t R, int64_t C, bool low, double limit)
             }
     }
     cr_assert(to[0] > 0.8 && to[0] < 1.2 && to[n - 1] == 0);
-    const struct newton_schulz p = {.o = x, .x = x, .B = 1, .R = R, .C = C, .coeff = quintic,
-        .steps = 5, .low_precision = low, .dtype = GLM_F64};
+    const struct newton_schulz p = {.o = x,
+        .x = x,
+        .B = 1,
+        .R = R,
+        .C = C,
+        .coeff = quintic,
+        .steps = 5,
+        .low_precision = low,
+        .dtype = GLM_F64};
     cr_assert_eq(cpu_newton_schulz(&p, NULL, &err), 0, "%s", err.text);
     const double error = optgolden_norm_error(x, true, o, R * C);
     cr_assert_lt(error, limit, "%lld x %lld: %g", (long long)R, (long long)C, error);
@@ -207,8 +226,15 @@ Test(muon, low_precision_gives_bf16_values)
     struct glm_error err = {0};
 
     fill(x, false, 7 * 13, "low", 1);
-    const struct newton_schulz p = {.o = o, .x = x, .B = 1, .R = 7, .C = 13, .coeff = quintic,
-        .steps = 5, .low_precision = true, .dtype = GLM_F32};
+    const struct newton_schulz p = {.o = o,
+        .x = x,
+        .B = 1,
+        .R = 7,
+        .C = 13,
+        .coeff = quintic,
+        .steps = 5,
+        .low_precision = true,
+        .dtype = GLM_F32};
     cr_assert_eq(cpu_newton_schulz(&p, NULL, &err), 0, "%s", err.text);
     for (int i = 0; i < 7 * 13; i++) {
         uint32_t bits;
@@ -221,9 +247,21 @@ Test(muon, zero_stays_zero_and_decay_still_acts)
 {
     float w[6] = {1, 2, 3, 4, 5, 6}, m[6] = {0}, g[6] = {0};
     struct glm_error err = {0};
-    const struct muon p = {.w = w, .m = m, .g = g, .B = 1, .R = 2, .C = 3, .row_stride = 3,
-        .lr = 0.5, .decay = 0.5, .momentum = 0.95, .grad_scale = 1, .factor = 1, .coeff = quintic,
-        .steps = 5, .dtype = GLM_F32};
+    const struct muon p = {.w = w,
+        .m = m,
+        .g = g,
+        .B = 1,
+        .R = 2,
+        .C = 3,
+        .row_stride = 3,
+        .lr = 0.5,
+        .decay = 0.5,
+        .momentum = 0.95,
+        .grad_scale = 1,
+        .factor = 1,
+        .coeff = quintic,
+        .steps = 5,
+        .dtype = GLM_F32};
 
     cr_assert_eq(cpu_muon(&p, NULL, &err), 0, "%s", err.text);
     for (int i = 0; i < 6; i++) {
@@ -234,7 +272,8 @@ Test(muon, zero_stays_zero_and_decay_still_acts)
 
 /* ---- bits ------------------------------------------------------------------------------------- */
 
-static void same_at_every_thread_count(int64_t B, int64_t R, int64_t C, bool f64, bool low)
+static void same_at_every_thread_count(
+    int64_t B, int64_t R, int64_t C, bool f64, bool low)
 {
     const int64_t n = B * R * C;
     const size_t bytes = (size_t)n * (f64 ? 8 : 4);
@@ -243,13 +282,27 @@ static void same_at_every_thread_count(int64_t B, int64_t R, int64_t C, bool f64
     fill(g, f64, n, "g", 0.01);
     for (int threads = 0; threads <= 4; threads++) {
         struct glm_error err = {0};
-        const glm_stream s = threads == 0 ? NULL : kernels_find("cpu")->stream_new(threads, &err);
+        const glm_stream s =
+            threads == 0 ? NULL : kernels_find("cpu")->stream_new(threads, &err);
         void *w = malloc(bytes), *m = malloc(bytes);
         fill(w, f64, n, "w", 0.05);
         fill(m, f64, n, "m", 0.01);
-        const struct muon p = {.w = w, .m = m, .g = g, .B = B, .R = R, .C = C,
-            .batch_stride = R * C, .row_stride = C, .lr = 0.02, .decay = 0.1, .momentum = 0.95,
-            .grad_scale = 0.5, .factor = 2, .coeff = quintic, .steps = 5, .low_precision = low,
+        const struct muon p = {.w = w,
+            .m = m,
+            .g = g,
+            .B = B,
+            .R = R,
+            .C = C,
+            .batch_stride = R * C,
+            .row_stride = C,
+            .lr = 0.02,
+            .decay = 0.1,
+            .momentum = 0.95,
+            .grad_scale = 0.5,
+            .factor = 2,
+            .coeff = quintic,
+            .steps = 5,
+            .low_precision = low,
             .dtype = f64 ? GLM_F64 : GLM_F32};
         cr_assert_eq(cpu_muon(&p, s, &err), 0, "%s", err.text);
         if (threads > 0)
@@ -258,8 +311,8 @@ static void same_at_every_thread_count(int64_t B, int64_t R, int64_t C, bool f64
             first_w = w;
             first_m = m;
         } else {
-            cr_assert_eq(memcmp(w, first_w, bytes), 0, "%d threads, w of %lld x %lld", threads,
-                (long long)R, (long long)C);
+            cr_assert_eq(memcmp(w, first_w, bytes), 0, "%d threads, w of %lld x %lld",
+                threads, (long long)R, (long long)C);
             cr_assert_eq(memcmp(m, first_m, bytes), 0, "%d threads, m", threads);
             free(w);
             free(m);
@@ -284,9 +337,16 @@ Test(muon, bits_do_not_depend_on_threads)
 Test(muon, a_matrix_has_the_same_bits_alone_and_in_a_batch)
 {
     enum { B = 3, R = 50, C = 70, N = R * C };
-    float *x = malloc(B * N * sizeof *x), *o = malloc(B * N * sizeof *o), *one = malloc(N * sizeof *one);
+    float *x = malloc(B * N * sizeof *x), *o = malloc(B * N * sizeof *o),
+          *one = malloc(N * sizeof *one);
     struct glm_error err = {0};
-    struct newton_schulz p = {.o = o, .x = x, .B = B, .R = R, .C = C, .coeff = simple, .steps = 5,
+    struct newton_schulz p = {.o = o,
+        .x = x,
+        .B = B,
+        .R = R,
+        .C = C,
+        .coeff = simple,
+        .steps = 5,
         .dtype = GLM_F32};
 
     fill(x, false, B * N, "x", 1);

@@ -47,19 +47,30 @@ static void checked(const struct shape *s, enum glm_dtype dtype, int threads)
     const glm_stream stream = kernels_find("cpu")->stream_new(threads, &err);
     const size_t size = glm_dtype_size(dtype);
     char *x = malloc((size_t)total * size);
-    double *value = malloc((size_t)total * sizeof *value), *tile = malloc((size_t)total * sizeof *tile);
+    double *value = malloc((size_t)total * sizeof *value),
+           *tile = malloc((size_t)total * sizeof *tile);
     double *out = calloc((size_t)(s->B * down * across), sizeof *out);
 
     for (int64_t i = 0; i < total; i++) {
         const float f = (float)random_normal(&r, (uint64_t)i);
         const uint16_t h = bf16_from_f32(f);
         value[i] = dtype == GLM_BF16 ? (double)bf16_to_f32(h) : (double)f;
-        memcpy(x + (size_t)i * size, dtype == GLM_BF16 ? (const void *)&h
-                : dtype == GLM_F32 ? (const void *)&f : (const void *)&value[i], size);
+        memcpy(x + (size_t)i * size,
+            dtype == GLM_BF16      ? (const void *)&h
+                : dtype == GLM_F32 ? (const void *)&f
+                                   : (const void *)&value[i],
+            size);
     }
-    const struct sum_squares p = {.out = out, .x = x, .B = s->B, .R = s->R, .C = s->C,
-        .batch_stride = s->R * stride, .row_stride = stride, .tile_rows = s->tile_rows,
-        .tile_cols = s->tile_cols, .dtype = dtype};
+    const struct sum_squares p = {.out = out,
+        .x = x,
+        .B = s->B,
+        .R = s->R,
+        .C = s->C,
+        .batch_stride = s->R * stride,
+        .row_stride = stride,
+        .tile_rows = s->tile_rows,
+        .tile_cols = s->tile_cols,
+        .dtype = dtype};
     cr_assert_eq(cpu_sum_squares(&p, stream, &err), 0, "%s", err.text);
     for (int64_t i = 0; i < s->B * down * across; i++) {
         const int64_t b = i / (down * across), r0 = i / across % down * s->tile_rows;
@@ -97,8 +108,15 @@ Test(sumsq, a_nan_or_an_infinity_shows)
     float x[40] = {0};
     double out;
     struct glm_error err = {0};
-    const struct sum_squares p = {.out = &out, .x = x, .B = 1, .R = 1, .C = 40, .row_stride = 40,
-        .tile_rows = 1, .tile_cols = 40, .dtype = GLM_F32};
+    const struct sum_squares p = {.out = &out,
+        .x = x,
+        .B = 1,
+        .R = 1,
+        .C = 40,
+        .row_stride = 40,
+        .tile_rows = 1,
+        .tile_cols = 40,
+        .dtype = GLM_F32};
 
     x[33] = INFINITY;
     cr_assert_eq(cpu_sum_squares(&p, NULL, &err), 0);
@@ -113,8 +131,15 @@ Test(sumsq, the_largest_floats_do_not_overflow)
     float x[2] = {3.4e38f, 3.4e38f};
     double out;
     struct glm_error err = {0};
-    const struct sum_squares p = {.out = &out, .x = x, .B = 1, .R = 1, .C = 2, .row_stride = 2,
-        .tile_rows = 1, .tile_cols = 2, .dtype = GLM_F32};
+    const struct sum_squares p = {.out = &out,
+        .x = x,
+        .B = 1,
+        .R = 1,
+        .C = 2,
+        .row_stride = 2,
+        .tile_rows = 1,
+        .tile_cols = 2,
+        .dtype = GLM_F32};
 
     cr_assert_eq(cpu_sum_squares(&p, NULL, &err), 0);
     cr_assert(isfinite(out) && out > 2e77);

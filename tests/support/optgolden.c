@@ -20,9 +20,9 @@ static void parse(struct optgolden *c, const char *line)
         abort();
     c->muon = strcmp(kind, "muon") == 0;
     if (c->muon) {
-        if (sscanf(line + at, "%lld %lld %lld %31s %lf %lf %lf %d %31s %d %31s %lf %lf", &d[0],
-                &d[1], &d[2], c->layout, &c->lr, &c->decay, &c->momentum, &c->nesterov, c->coeff,
-                &c->steps, c->scale, &c->extra, &c->grad_scale)
+        if (sscanf(line + at, "%lld %lld %lld %31s %lf %lf %lf %d %31s %d %31s %lf %lf",
+                &d[0], &d[1], &d[2], c->layout, &c->lr, &c->decay, &c->momentum,
+                &c->nesterov, c->coeff, &c->steps, c->scale, &c->extra, &c->grad_scale)
             != 13)
             abort();
         c->E = d[0];
@@ -36,8 +36,8 @@ static void parse(struct optgolden *c, const char *line)
         }
         return;
     }
-    if (sscanf(line + at, "%lld %lld %lf %lf %lf %lf %lf %lf", &d[0], &d[1], &c->lr, &c->beta1,
-            &c->beta2, &c->eps, &c->decay, &c->grad_scale)
+    if (sscanf(line + at, "%lld %lld %lf %lf %lf %lf %lf %lf", &d[0], &d[1], &c->lr,
+            &c->beta1, &c->beta2, &c->eps, &c->decay, &c->grad_scale)
         != 8)
         abort();
     c->n = d[0];
@@ -73,8 +73,10 @@ const struct optgolden *optgolden_cases(int *count)
 
 void optgolden_input(const struct optgolden *c, const char *array, bool f64, void *out)
 {
-    const float scale = *array == 'w' ? 0.05f : *array == 'm' ? 0.002f : *array == 'v' ? 0.003f
-                                                                                       : 0.01f;
+    const float scale = *array == 'w' ? 0.05f
+        : *array == 'm'               ? 0.002f
+        : *array == 'v'               ? 0.003f
+                                      : 0.01f;
     char name[64];
     uint64_t h = 0xcbf29ce484222325u;
 

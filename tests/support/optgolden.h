@@ -11,16 +11,16 @@ struct optgolden {
     /* Muon */
     int64_t E, R, C;
     char layout[32], coeff[32], scale[32];
-    int64_t head, split;           /* of layouts heads:HEAD,SPLIT and gathered:HEAD,SPLIT */
+    int64_t head, split; /* of layouts heads:HEAD,SPLIT and gathered:HEAD,SPLIT */
     double momentum, extra;
     int nesterov, steps;
     /* AdamW */
     int64_t step;
     double beta1, beta2, eps;
     /* both */
-    int64_t n;                     /* elements */
+    int64_t n; /* elements */
     double lr, decay, grad_scale;
-    const double *w, *m, *v;       /* expected */
+    const double *w, *m, *v; /* expected */
 };
 
 /* All cases; *count of them. Aborts if the files are not there. Never freed. */
