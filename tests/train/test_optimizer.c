@@ -230,7 +230,7 @@ static void golden(const char *rules, const struct optimizer_options *o,
 }
 
 Test(optimizer, two_steps_of_a_model_are_those_of_an_independent_float64_reference,
-    .timeout = 120)
+    .timeout = 300)
 {
     const struct optimizer_options published = optimizer_defaults(),
                                    other = other_rules();
@@ -350,7 +350,7 @@ static void same_with_threads(enum glm_dtype dtype, const struct optimizer_optio
     end(&first);
 }
 
-Test(optimizer, bits_do_not_depend_on_threads, .timeout = 120)
+Test(optimizer, bits_do_not_depend_on_threads, .timeout = 300)
 {
     const struct optimizer_options published = optimizer_defaults();
     struct optimizer_options other = other_rules();
@@ -649,7 +649,7 @@ static void goes_on(enum glm_dtype dtype, const struct optimizer_options *o)
     tmpdir_remove(dir);
 }
 
-Test(optimizer, a_stored_run_goes_on_with_the_same_bits, .timeout = 120)
+Test(optimizer, a_stored_run_goes_on_with_the_same_bits, .timeout = 300)
 {
     const struct optimizer_options published = optimizer_defaults(),
                                    other = other_rules();
