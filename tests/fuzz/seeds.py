@@ -1,8 +1,10 @@
-"""Writes the named seeds of corpus/safetensors, corpus/index_json and corpus/config: one file per
-rule, named after what it shows. Standard library only. What fuzzing found worth keeping lies beside
+"""Writes the named seeds of corpus/safetensors, corpus/index_json, corpus/config, corpus/idx and
+corpus/tokens: one file per rule, named after what it shows. Standard library only. What fuzzing found worth keeping lies beside
 them under names of hex digits and is left alone."""
+import hashlib
 import json
 import pathlib
+import struct
 
 HERE = pathlib.Path(__file__).parent
 CORPUS = HERE / "corpus"
@@ -186,7 +188,108 @@ def config():
     put("config", "beyond-int64", '{"vocab_size": 99999999999999999999}')
 
 
+def idx():
+    def one(name, sizes=(2, 0, 3), marks=(0, 1, 1, 3), code=8, width=2, bin_size=None, version=1,
+            magic=b"MMIDIDX\0\0", pointers=None, counts=None, tail=b""):
+        if pointers is None:
+            pointers = [sum(sizes[:i]) * width for i in range(len(sizes))]
+        n = counts or (len(sizes), len(marks))
+        head = magic + struct.pack("<QBQQ", version, code, *n)
+        body = b"".join(struct.pack(f"<{len(v)}{c}", *v) for v, c in ((sizes, "i"), (pointers, "q"),
+                                                                      (marks, "q")))
+        length = sum(sizes) * width if bin_size is None else bin_size
+        put("idx", name, struct.pack("<I", length) + head + body + tail)
+    for code, width in ((1, 1), (2, 1), (3, 2), (4, 4), (5, 8), (8, 2)):
+        one(f"type-{code}", code=code, width=width)
+    for code in (0, 6, 7, 9, 255):
+        one(f"type-{code}", code=code)
+    one("many", sizes=[1] * 5000, marks=list(range(0, 5001)))
+    one("many-marks", sizes=[1] * 9000, marks=[0] + [4500] * 5000 + [9000])
+    one("empty-data", sizes=(0, 0), marks=(0, 1, 2))
+    one("nothing", sizes=(), marks=(0,))
+    one("one-mark", marks=(0,))
+    one("multimodal", tail=bytes(3))
+    one("tail", tail=bytes(4))
+    one("version-2", version=2)
+    one("magic", magic=b"MMIDIDY\0\0")
+    one("negative", sizes=(2, -1, 3), bin_size=8)
+    one("beyond", bin_size=8)
+    one("short", bin_size=12)
+    one("odd", bin_size=11)
+    one("pointer", pointers=(0, 4, 6))
+    one("pointer-negative", pointers=(0, 4, -4))
+    one("marks-fall", marks=(0, 2, 1, 3))
+    one("marks-first", marks=(1, 2, 3))
+    one("marks-last", marks=(0, 1, 2))
+    one("marks-beyond", marks=(0, 4, 3))
+    one("counts-huge", counts=(2**61, 4))
+    one("marks-huge", counts=(3, 2**61))
+    put("idx", "cut", struct.pack("<I", 0) + b"MMIDIDX\0\0")
+
+
+def tokens():
+    def hexa(data):
+        return hashlib.sha256(data).hexdigest()
+
+    def one(name, ids=(1, 2, 3, 4), marks=(0, 1, 1, 4), mask=None, wide=False, flag=0, edit=None,
+            largest=None, at=(4096, 4200, 4300), tail=b"end"):
+        data = struct.pack(f"<{len(ids)}{'i' if wide else 'H'}", *ids)
+        parts = [(at[0], len(ids), data), (at[1], len(marks) - 1, struct.pack(f"<{len(marks)}q", *marks)),
+                 (at[2], len(mask), bytes(mask)) if mask is not None else (0, 0, b"")]
+        whole, used = bytearray(5000), set()
+        for offset, _, d in parts:
+            if offset and offset + len(d) <= 5000:
+                whole[offset:offset + len(d)] = d
+                used |= set(range(offset, offset + len(d)))
+        whole += tail
+        rest = bytes(b for i, b in enumerate(whole) if i >= 4096 and i not in used)
+        text = f"GLMDATA 1\nsize {len(whole)}\ndtype {'I32' if wide else 'U16'}\n"
+        text += f"largest {max(ids) if largest is None else largest}\n"
+        for word, (offset, n, d) in zip(("tokens", "documents", "mask"), parts):
+            text += f"{word} {offset} {n} {hexa(d)}\n"
+        text += f"rest {hexa(rest)}\n"
+        text += f"self {hexa(text.encode())}\n"
+        whole[:len(text)] = text.encode()
+        if edit:
+            whole = edit(whole)
+        put("tokens", name, bytes([flag]) + bytes(whole))
+
+    def flip(i):
+        return lambda w: w[:i] + bytes([w[i] ^ 1]) + w[i + 1:]
+    one("plain")
+    one("wide", wide=True, ids=(7, 154879, 3, 0))
+    one("mask", mask=(1, 0, 1, 1))
+    one("mask-first", mask=(1, 0, 1, 1), at=(4300, 4200, 4096))
+    one("mask-two", mask=(1, 2, 1, 1))
+    one("mask-short", mask=(1, 0, 1))
+    one("negative", wide=True, ids=(1, -5, 3, 4), largest=4)
+    one("largest-wrong", largest=9)
+    one("largest-huge", largest=2**40)
+    one("marks-fall", marks=(0, 3, 2, 4))
+    one("marks-first", marks=(1, 2, 4))
+    one("marks-last", marks=(0, 2, 3))
+    one("overlap", at=(4096, 4100, 4300))
+    one("outside", at=(4096, 9000, 4300))
+    one("before", at=(4000, 4200, 4300))
+    one("grown", edit=lambda w: w + b"x")
+    one("cut", edit=lambda w: w[:4000])
+    one("words", edit=lambda w: b"x" + w[1:])
+    one("no-rest", edit=lambda w: w.replace(b"rest", b"best"))
+    one("number", edit=lambda w: w.replace(b"size ", b"size x"))
+    one("number-huge", edit=lambda w: w.replace(b"largest 4", b"largest 99999999999999999999"))
+    one("type", edit=lambda w: w.replace(b"U16", b"U17"))
+    one("digest", edit=lambda w: w.replace(b"rest ", b"rest z"))
+    one("digest-cut", edit=lambda w: w[:w.index(b"rest") + 9] + bytes(len(w) - w.index(b"rest") - 9))
+    one("zeros", edit=flip(4090))
+    one("flip-tokens", edit=flip(4097))
+    one("flip-documents", edit=flip(4201))
+    one("flip-rest", edit=flip(4999))
+    one("resealed", flag=1, edit=flip(4097))
+
+
 if __name__ == "__main__":
+    idx()
+    tokens()
     safetensors()
     index()
     config()
