@@ -4,8 +4,8 @@ import json
 import os
 import shutil
 
-from harness import (INDEX, Failure, Model, Tensor, equal_tensors, expect, not_accepted, report, run,
-                     same, says, tree, works, write_safetensors)
+from harness import (INDEX, Model, Tensor, equal_tensors, expect, report, run, same, says, tree,
+                     works, write_safetensors)
 
 KV_A = "model.layers.2.self_attn.kv_a_proj_with_mqa.weight"
 THIRD = "model-00003-of-00004.safetensors"

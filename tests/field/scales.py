@@ -3,8 +3,7 @@ import json
 
 import ml_dtypes
 import numpy as np
-from harness import (Tensor, answer, answer_mode, changed_config, equal_tensors, expect, report,
-                     run, same, works)
+from harness import Tensor, changed_config, equal_tensors, expect, report, run, same, works
 
 KV_A = "model.layers.2.self_attn.kv_a_proj_with_mqa.weight"
 BIAS = "model.layers.{}.mlp.gate.e_score_correction_bias"
@@ -49,7 +48,6 @@ def converted(p, ckpt, dtype):
 
 @report("B-28")
 def a_weight_and_its_scale_go_together(p):
-    m = p.model(*T1_FP8)
     scale = KV_A + "_scale_inv"
     for gone, sentence in ((scale, "FP8 weights without their scale"),
                            (KV_A, "scales without their weight")):
@@ -125,10 +123,8 @@ def a_block_size_comes_from_the_configuration(p):
     m.config(quantization_config={"quant_method": "fp8", "fmt": "e4m3"})
     p.refused("glm-import", m.folder, "block size is unknown", "weight_block_size")
     m.config(quantization_config={"quant_method": "fp8", "weight_block_size": [125, 128]})
-    equal_or_refused = run("glm-import", "--quiet", m.folder, p.new("ckpt"))
-    expect(equal_or_refused.status in (2, 3) or
-           p.exported(equal_or_refused.words[-1]).tensors == m.tensors,
-           f"another block: {equal_or_refused}")
+    r = run("glm-import", "--quiet", m.folder, p.new("ckpt"))  # 1000 / 8: fits this matrix alone
+    expect(r.status == 3 and "misshapen" in r.err, f"another block: {r}")
 
 
 @report("B-35")
