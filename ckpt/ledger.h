@@ -30,7 +30,11 @@ struct ledger {
 typedef int ledger_sync_fn(
     void *ctx, const struct ledger_run *runs, int64_t count, struct glm_error *err);
 
-enum { LEDGER_BATCH = 256 << 20 };
+/* Another value, for tests of resuming between batches: make EXTRA_CFLAGS=-DLEDGER_BATCH_BYTES=... */
+#ifndef LEDGER_BATCH_BYTES
+#define LEDGER_BATCH_BYTES (256 << 20)
+#endif
+enum { LEDGER_BATCH = LEDGER_BATCH_BYTES };
 
 int ledger_init(struct ledger *l, int64_t rows, struct glm_error *err);
 void ledger_clear(struct ledger *l);
