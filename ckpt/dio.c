@@ -32,7 +32,8 @@ static int open_both(struct dio *f, const char *path, int flags, struct glm_erro
     f->path = strdup(path);
     if (f->path == NULL)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory for its name", path);
-    f->fd = open(path, flags | O_CLOEXEC, 0666);
+    /* A pipe would hold up a blocking open; on files the flag has no effect. */
+    f->fd = open(path, flags | O_CLOEXEC | O_NONBLOCK, 0666);
     if (f->fd < 0 || fstat(f->fd, &st) != 0) {
         glm_fail_errno(err, "%s: open", path);
         goto out;
@@ -42,7 +43,7 @@ static int open_both(struct dio *f, const char *path, int flags, struct glm_erro
         goto out;
     }
     f->size = (uint64_t)st.st_size;
-    f->direct = open(path, (flags & ~O_CREAT) | O_DIRECT | O_CLOEXEC);
+    f->direct = open(path, (flags & ~O_CREAT) | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
 out:
     if (err->code != GLM_OK)
         dio_close(f);

@@ -333,7 +333,8 @@ static int open_unfinished(const char *dir, struct glm_error *err)
 static int open_file(struct opening *o, const char *dir)
 {
     struct stat st;
-    o->fd = open(o->path, O_RDONLY | O_CLOEXEC);
+    /* A pipe would hold up a blocking open, and be refused below. */
+    o->fd = open(o->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (o->fd < 0 && (errno == ENOENT || errno == ENOTDIR))
         return open_absent(dir, o->err);
     if (o->fd < 0 || fstat(o->fd, &st) != 0)
@@ -417,7 +418,7 @@ int index_file(const struct index *ix, const struct ckpt_file *f, void **data,
 {
     unsigned char sha[DIGEST_SIZE];
     char *bytes = NULL;
-    const int fd = open(ix->path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(ix->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     *data = NULL;
     if (fd < 0) {
         glm_fail_errno(err, "%s: open", ix->path);

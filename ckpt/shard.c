@@ -333,7 +333,7 @@ int shard_skeleton(const struct manifest *m, const struct ckpt_chunk *chunks, in
         glm_fail(err, GLM_ENOMEM, "%s: out of memory", path);
         goto out;
     }
-    h.fd = open(path, O_RDONLY | O_CLOEXEC);
+    h.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (h.fd < 0) {
         glm_fail_errno(err, "%s: open", path);
         goto out;

@@ -206,6 +206,8 @@ static int name_paths(struct work *w, const char *target, struct glm_error *err)
 {
     size_t n = strlen(target);
 
+    if (n == 0)
+        return glm_fail(err, GLM_EUSAGE, "the name of the output is empty");
     while (n > 1 && target[n - 1] == '/')
         n--;
     w->target = strndup(target, n);
@@ -222,6 +224,28 @@ static int name_paths(struct work *w, const char *target, struct glm_error *err)
     return GLM_OK;
 }
 
+/* A mistyped name must not cost somebody a folder of other things. */
+static int check_ours(const char *path, struct glm_error *err)
+{
+    static const char *const marks[] = {"index.h5", "config.json"};
+    bool ours = false, empty = true;
+    DIR *d = opendir(path);
+
+    if (d == NULL)
+        return glm_fail_errno(err, "%s: open the folder", path);
+    for (const struct dirent *e; !ours && (e = readdir(d)) != NULL;) {
+        empty = empty && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0);
+        for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
+            ours = ours || strcmp(e->d_name, marks[i]) == 0;
+    }
+    closedir(d);
+    if (!ours && !empty)
+        glm_fail(err, GLM_EUSAGE,
+            "%s: --replace takes the place of a checkpoint, a model folder or an empty folder; "
+            "this one has neither index.h5 nor config.json", path);
+    return (int)err->code;
+}
+
 static int check_target(const struct work *w, struct glm_error *err)
 {
     struct stat st;
@@ -236,7 +260,7 @@ static int check_target(const struct work *w, struct glm_error *err)
             "%s: exists; give another name, or --replace to exchange it at the end", w->target);
     if (!S_ISDIR(st.st_mode))
         return glm_fail(err, GLM_EUSAGE, "%s: is not a folder; remove it first", w->target);
-    return GLM_OK;
+    return check_ours(w->target, err);
 }
 
 int work_open(

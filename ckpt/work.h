@@ -15,7 +15,7 @@ struct work;
 struct work_options {
     const char *target;      /* NAME */
     const unsigned char *plan; /* SHA-256 of sources, table, topology, encoding, options */
-    bool replace;            /* NAME may exist: exchanged at the end */
+    bool replace;            /* NAME may exist, empty or one of ours: exchanged at the end */
     bool restart;            /* discard a partial of another plan */
     bool take_lease;         /* take over a lease held on another host */
     uint64_t need_bytes;     /* refused (GLM_EIO) before writing if less is free */

@@ -85,7 +85,8 @@ static int fill_places(struct hf_source *s, const struct hf_match *m,
             const struct hf_place *from =
                 &m->places[2 * (m->first[old - m->table->entries] + member)];
             memcpy(&s->places[2 * units], from, 2 * sizeof *from);
-            count_unit(s, e, from);
+            if (from->file >= 0)
+                count_unit(s, e, from);
         }
     }
     return 0;
@@ -179,6 +180,7 @@ static int open_source(struct hf_source *s, const struct hf_options *o,
         goto out;
     m->s = s;
     m->table = whole;
+    m->mtp_may_lack = o->mtp_may_lack;
     /* The command line first: it costs nothing to check. */
     if (hfdir_keep(keep, &whole->config, o, err) != 0
         || hfdir_headers(s, o->threads, err) != 0)

@@ -61,6 +61,7 @@ struct hf_source {
 
 struct hf_options {
     bool no_mtp;
+    bool mtp_may_lack; /* the MTP layers' tensors may be absent, all of them: file is -1 then */
     struct hf_subset subset;
     int threads; /* headers read at the same time */
 };

@@ -196,9 +196,13 @@ static int check_indexers(const struct check *k)
 static int check_complete(const struct check *k)
 {
     const struct hf_match *m = k->m;
-    const struct hf_names missing = collect(k, lacks, false);
+    struct hf_names missing = collect(k, lacks, false);
     const struct hf_names mtp = collect(k, lacks_mtp, false);
-    if (mtp.count && collect(k, has_mtp, false).count == 0 && mtp.count == missing.count)
+    const bool dropped = mtp.count && collect(k, has_mtp, false).count == 0
+        && mtp.count == missing.count;
+    if (dropped && m->mtp_may_lack)
+        missing = (struct hf_names){0};
+    else if (dropped)
         return fail(k, &mtp,
             "tensors missing, all of the MTP layer that config.json promises "
             "(transformers drops it on saving; --no-mtp imports the rest)");

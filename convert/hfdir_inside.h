@@ -32,6 +32,7 @@ struct hf_match {
     struct hf_place *places; /* [2 * unit]: the weight; [2 * unit + 1]: its scale */
     int64_t block[2]; /* weight elements per scale, from the configuration; 0: not said */
     bool fused;
+    bool mtp_may_lack;
     struct hf_names extra, twice, misshapen;
     struct hf_names half_bytes; /* weights of a type with several elements in a byte */
     struct hf_names suffixes[HF_SUFFIXES]; /* scales by the suffix of their name */

@@ -125,7 +125,7 @@ static int side_name_compare(const void *pa, const void *pb, void *rows)
 
 static int side_open_hf(struct side *s, int threads, struct glm_error *err)
 {
-    const struct hf_options o = {.threads = threads};
+    const struct hf_options o = {.threads = threads, .mtp_may_lack = true};
     if (hfdir_open(&s->source, s->path, &o, err) != GLM_OK)
         return err->code;
     s->hf = true;

@@ -249,6 +249,8 @@ Test(index, a_folder_without_anything_of_ours_is_no_checkpoint)
     char *dir = tmpdir_new();
     refused(dir, GLM_EUSAGE, "not a checkpoint");
     refused(tmpdir_path(dir, "absent"), GLM_EUSAGE, "no such checkpoint");
+    cr_assert_eq(mkfifo(tmpdir_path(dir, "index.h5"), 0666), 0);
+    refused(dir, GLM_EFORMAT, "not a regular file");
     tmpdir_remove(dir);
 }
 

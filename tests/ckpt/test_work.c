@@ -339,6 +339,7 @@ Test(work, replace_exchanges_and_removes_the_old_one)
 {
     bool resumed;
     cr_assert_eq(mkdir(target, 0777), 0);
+    tmpdir_write(tmpdir_path(folder, "out/index.h5"), "x", 1);
     cr_assert_eq(mkdir(tmpdir_path(folder, "out/sub"), 0777), 0);
     tmpdir_write(tmpdir_path(folder, "out/sub/old"), "x", 1);
     struct work *w = opened(&resumed, (struct work_options){.replace = true});
@@ -348,6 +349,23 @@ Test(work, replace_exchanges_and_removes_the_old_one)
     cr_assert_eq(access(tmpdir_path(folder, "out/new"), F_OK), 0);
     cr_assert_neq(access(tmpdir_path(folder, "out/sub"), F_OK), 0);
     cr_assert_neq(access(tmpdir_path(folder, "out.partial"), F_OK), 0);
+}
+
+Test(work, replace_spares_a_folder_of_other_things)
+{
+    bool resumed;
+    cr_assert_eq(mkdir(target, 0777), 0);
+    tmpdir_write(tmpdir_path(folder, "out/thesis"), "x", 1);
+    refused((struct work_options){.replace = true}, GLM_EUSAGE, "neither index.h5");
+    cr_assert_eq(access(tmpdir_path(folder, "out/thesis"), F_OK), 0);
+    cr_assert_neq(access(tmpdir_path(folder, "out.partial"), F_OK), 0);
+    cr_assert_eq(unlink(tmpdir_path(folder, "out/thesis")), 0);
+    commit(opened(&resumed, (struct work_options){.replace = true}), NULL);
+}
+
+Test(work, an_empty_name_is_refused)
+{
+    refused((struct work_options){.target = ""}, GLM_EUSAGE, "empty");
 }
 
 Test(work, a_target_that_appears_meanwhile_is_not_overwritten)

@@ -163,6 +163,11 @@ Test(field_reports, B_01_a_missing_mtp_layer_is_an_error_unless_asked_for)
     cr_assert_eq(s->tensors, whole - dropped);
     hfdir_close(s);
     refused("all of the MTP layer that config.json promises", "model.layers.5.");
+    /* To be looked at, not imported: it may lack, but only as a whole. */
+    const struct hf_options look = {.mtp_may_lack = true};
+    s = open_with(&look);
+    cr_assert_eq(s->tensors, whole - dropped);
+    hfdir_close(s);
     refused("--no-mtp", "");
     /* Only a part of it gone: that is not what transformers does. */
     done();

@@ -154,6 +154,26 @@ Test(diff, a_checkpoint_equals_its_source_at_any_topology, .timeout = 120)
     free(b);
 }
 
+/* As transformers writes them: config.json promises MTP layers whose tensors are not there. */
+Test(diff, a_model_folder_without_its_mtp_layers_can_be_compared)
+{
+    char *const dir = tmpdir_new(), *const whole = strdup(tmpdir_path(dir, "whole"));
+    char *const cut = strdup(tmpdir_path(dir, "cut"));
+    struct diff_report r;
+    toy(whole, false, false);
+    toy(cut, false, true);
+    cr_assert_eq(compared(&r, cut, cut, (struct diff_options){0}), GLM_OK);
+    cr_assert_eq(r.count[DIFF_EQUAL], r.pair_count);
+    diff_clear(&r);
+    cr_assert_eq(compared(&r, whole, cut, (struct diff_options){0}), GLM_EMISMATCH);
+    cr_assert_eq(r.count[DIFF_ONLY_A] + r.count[DIFF_EQUAL], r.pair_count);
+    cr_assert_eq(pair_of(&r, "model.layers.8.eh_proj.weight")->verdict, DIFF_ONLY_A);
+    diff_clear(&r);
+    tmpdir_remove(dir);
+    free(whole);
+    free(cut);
+}
+
 /* One changed element, in a matrix, a column-cut matrix, an expert, and a vector. */
 Test(diff, locates_a_single_changed_element_exactly, .timeout = 300)
 {
