@@ -36,7 +36,8 @@ enum { MUON_PARTS = 4, MUON_STEPS = 32 };
 /* How a tensor's rows (of each expert) are cut into matrices: parts of rows[0], rows[1], ... rows,
  * repeated to the end. No parts: one matrix. Examples for q_b with 64 heads of 192 and 64 rows:
  * {192 each, 64 each} is the default, {192 each, 64 gathered} has W_QR whole, {256 each} takes a
- * head at once, no parts the whole matrix; {512, 64} cuts latent and rope key in kv_a. */
+ * head at once, no parts the whole matrix; {512, 64} cuts latent and rope key in kv_a; pattern "*" with
+ * MUON_ADAMW is a run with AdamW alone. */
 struct muon_layout {
     const char
         *pattern; /* of logical names, as fnmatch(3): "*.self_attn.q_b_proj.weight" */

@@ -287,6 +287,23 @@ Test(optimizer, every_row_of_a_muon_tensor_is_in_one_matrix)
     table_free(t);
 }
 
+Test(optimizer, one_pattern_makes_adamw_of_everything)
+{
+    const struct muon_layout all = {"*", 0, {0}, {MUON_ADAMW}};
+    struct optimizer_options o = optimizer_defaults();
+    const struct params_options po = {GLM_BF16, PARAMS_ALL};
+    struct table *t = models_table("tiny-a", false);
+    struct optimizer_bytes bytes;
+    struct glm_error err = {0};
+
+    o.layout = &all;
+    o.layouts = 1;
+    cr_assert_eq(optimizer_plan(&bytes, t, &po, &o, &err), 0, "%s", err.text);
+    cr_assert_eq(bytes.muon, 0);
+    cr_assert_gt(bytes.adamw, 0);
+    table_free(t);
+}
+
 Test(optimizer, coefficient_sets_are_the_published_ones)
 {
     struct optimizer_options o = optimizer_defaults();
