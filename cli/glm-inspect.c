@@ -13,7 +13,7 @@
 
 struct views {
     bool tree, topology, provenance;
-    const char *section, *slice, *svg;
+    const char *section, *slice, *svg, *metrics;
 };
 
 static int draw(struct inspect *in, const char *path, struct glm_error *err)
@@ -60,6 +60,31 @@ static int show(
     return shown ? GLM_OK : show_summary(s, err);
 }
 
+static int check(const struct views *v, int args, struct glm_error *err)
+{
+    if (v->metrics != NULL
+        && (args > 0 || v->tree || v->topology || v->provenance || v->section
+            || v->slice))
+        return glm_fail(err, GLM_EUSAGE, "--metrics goes with --svg and --json alone");
+    if (v->metrics == NULL && args == 0)
+        return glm_fail(err, GLM_EUSAGE,
+            "expected CKPT or --metrics RUN, found 0 arguments; 'glm-inspect --help' "
+            "says more");
+    return 0;
+}
+
+static int metrics(const struct command *self, const struct views *v, bool as_json)
+{
+    struct glm_error err = {0};
+    struct jsonout json;
+    jsonout_init(&json);
+    if (show_metrics(as_json ? &json : NULL, v->metrics, v->svg, &err) == GLM_OK
+        && as_json)
+        jsonout_print(&json, stdout, &err);
+    jsonout_clear(&json);
+    return cli_report(self->name, &err);
+}
+
 int main(int argc, char **argv)
 {
     struct views v = {0};
@@ -71,21 +96,27 @@ int main(int argc, char **argv)
         OPT_STR(
             "section", "name", &v.section, "look for the tensor here (default weight)"),
         OPT_STR("slice", "a:b,c:d", &v.slice, "print these elements of the tensor"),
-        OPT_STR("svg", "file", &v.svg, "write a picture of which shard holds what"),
+        OPT_STR(
+            "metrics", "run", &v.metrics, "print the steps of a training run instead"),
+        OPT_STR("svg", "file", &v.svg,
+            "write a picture of which shard holds what, or of the run's curves"),
         OPT_COMMON(&common),
         OPT_END,
     };
     const struct command self = {
         .name = "glm-inspect",
-        .synopsis = {"CKPT", "CKPT TENSOR"},
-        .summary = "Shows what is inside a checkpoint or a model directory.",
-        .min_args = 1,
+        .synopsis = {"CKPT", "CKPT TENSOR", "--metrics RUN"},
+        .summary =
+            "Shows what is inside a checkpoint, a model directory or a training run.",
+        .min_args = 0,
         .max_args = 2,
         .opts = opts,
     };
     struct glm_error err = {0};
-    if (opt_parse(&self, &argc, &argv, &err) != 0)
+    if (opt_parse(&self, &argc, &argv, &err) != 0 || check(&v, argc, &err) != 0)
         return cli_report(self.name, &err);
+    if (v.metrics != NULL)
+        return metrics(&self, &v, common.json);
     setlocale(LC_CTYPE, "");
     struct inspect *in = NULL;
     struct jsonout json;

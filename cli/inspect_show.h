@@ -22,6 +22,10 @@ int show_provenance(const struct show *s, struct glm_error *err);
 int show_tensor(const struct show *s, const char *section, const char *name,
     const char *slice, struct glm_error *err);
 
+/* The table of a training run, or json's keys; svg: also a picture of its curves, or NULL. */
+int show_metrics(
+    struct jsonout *json, const char *run, const char *svg, struct glm_error *err);
+
 /* "1,234,567"; returns buf. */
 const char *show_count(int64_t n, char *buf, size_t size);
 const char *show_shape(int rank, const int64_t *shape, char *buf, size_t size);

@@ -266,7 +266,9 @@ static int apply_set(struct recipe *r, const char *set, struct glm_error *err)
         goto out;
     }
     const struct yamltree *value;
-    if (yamltree_parse(&n, "--set", text, strlen(text), err) != 0
+    char where[80];
+    snprintf(where, sizeof where, "--set %.60s", set);
+    if (yamltree_parse(&n, where, text, strlen(text), err) != 0
         || !(value = yamltree_get(n, "value")) || n->first->next) {
         glm_fail(err, GLM_EUSAGE, "--set %.200s: expected one value", set);
         goto out;

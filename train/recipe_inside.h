@@ -42,7 +42,4 @@ int recipe_refuse(const struct recipe *r, const char *key, struct glm_error *err
 int recipe_resolve_model(struct recipe *r, struct glm_error *err);
 int recipe_resolve(struct recipe *r, struct glm_error *err);
 
-/* The shortest of %.15g, %.16g, %.17g that reads back the same; returns buf. */
-const char *recipe_number(double x, char *buf, size_t size);
-
 #endif

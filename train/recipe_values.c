@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "train/number.h"
 #include "train/recipe_inside.h"
 
 enum { NUMBER = 40, SHOWN = 80 };
@@ -51,17 +52,6 @@ char *recipe_format(struct recipe *r, struct glm_error *err, const char *fmt, ..
     va_end(b);
     va_end(a);
     return out;
-}
-
-const char *recipe_number(double x, char *buf, size_t size)
-{
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(buf, size, "%.*g", digits, x);
-        const double back = strtod(buf, NULL);
-        if (!(back < x) && !(back > x))
-            break;
-    }
-    return buf;
 }
 
 /* A word that YAML reads as it is; everything else is quoted. */
@@ -222,7 +212,7 @@ static int set_real(struct recipe *r, struct recipe_value *v, const struct yamlt
     x += 0.0; /* -0 is 0 */
     if (field(r, k))
         *(double *)field(r, k) = x;
-    v->text = recipe_keep(r, recipe_number(x, number, sizeof number), err);
+    v->text = recipe_keep(r, number_print(x, number, sizeof number), err);
     return err->code;
 }
 
@@ -504,5 +494,5 @@ int recipe_derive_int(struct recipe *r, const char *key, int64_t x, struct glm_e
 int recipe_derive_real(struct recipe *r, const char *key, double x, struct glm_error *err)
 {
     char buf[NUMBER];
-    return recipe_derive_text(r, key, recipe_number(x, buf, sizeof buf), err);
+    return recipe_derive_text(r, key, number_print(x, buf, sizeof buf), err);
 }

@@ -2,9 +2,11 @@
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
+#include "train/curves.h"
 #include "train/dataset.h"
 #include "train/flops.h"
 #include "train/gradnorm.h"
+#include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/params.h"
 #include "train/recipe.h"
