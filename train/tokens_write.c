@@ -335,7 +335,7 @@ static int finish_rest(struct tokens_writer *w, const struct dio *f,
     unsigned char *const buffer = w->spool[TOKENS_IDS].buffer;
     digest_begin(sum);
     for (uint64_t at = TOKENS_BLOCK; at < b->size;) {
-        uint64_t end = b->size, skip = b->size;
+        uint64_t end = b->size, skip = end;
         for (int i = 0; i < TOKENS_PARTS; i++)
             if (b->part[i].count > 0 && b->part[i].offset >= at
                 && b->part[i].offset < end) {
