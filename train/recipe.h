@@ -167,6 +167,9 @@ struct recipe_data {
     double split[3];  /* train, validation, test: parts of their sum */
     const char *eval; /* a dataset of its own for validation, or NULL */
     bool eod_mask_loss, mock;
+    bool documents;     /* GLM.packing: whole documents, else a stream that is cut */
+    const char *packing; /* as given */
+    int64_t end_id;     /* GLM.end_token: what eod_mask_loss looks for; RECIPE_NONE: none */
     const char *split_text; /* as given */
     struct recipe_list data_path, data;
 };

@@ -240,6 +240,12 @@ static int resolve_split(struct recipe *r, struct glm_error *err)
             "expected up to three parts like \"969,30,1\", the "
             "first above 0, found '%.60s'",
             d->split_text);
+    d->documents = strcmp(d->packing, "documents") == 0;
+    if (d->eod_mask_loss && d->end_id < 0)
+        return recipe_refuse(r, "eod_mask_loss", err, "wants GLM.end_token, a document's last id");
+    if (d->end_id >= r->config.vocab_size)
+        return recipe_refuse(r, "GLM.end_token", err, "%lld is not below vocab_size = %lld",
+            (long long)d->end_id, (long long)r->config.vocab_size);
     return 0;
 }
 
