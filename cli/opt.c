@@ -179,6 +179,12 @@ static int store(const struct opt *o, const char *text, struct glm_error *err)
     case OPT_KIND_FLAG:
         *o->to.flag = true;
         return 0;
+    case OPT_KIND_MANY:
+        if (o->to.many->count == OPT_MANY)
+            return glm_fail(
+                err, GLM_EUSAGE, "--%s: given more than %d times", o->name, OPT_MANY);
+        o->to.many->word[o->to.many->count++] = text;
+        return 0;
     case OPT_KIND_END:
         break;
     }

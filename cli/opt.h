@@ -2,7 +2,7 @@
  *
  * A command is a name, its synopsis lines, and rows of options typed by their target. GNU long
  * options: `--name value` or `--name=value`, anywhere among the arguments; `--` ends them; the last
- * of a repeated option wins. --help and --version are in every table without a row.
+ * of a repeated option wins (OPT_KIND_MANY: all are kept). --help and --version are in every table without a row.
  *
  *     const struct opt opts[] = {
  *         OPT_CHOICE("dtype", "same|bf16|f32", &o.dtype, "store weights in this type"),
@@ -31,6 +31,13 @@ enum opt_kind {
     OPT_KIND_REAL,   /* double, finite, >= 0 */
     OPT_KIND_SIZE,   /* uint64_t bytes, > 0 */
     OPT_KIND_FLAG,   /* bool: set to true */
+    OPT_KIND_MANY,   /* struct opt_many: each one counts, not only the last */
+};
+
+enum { OPT_MANY = 64 };
+struct opt_many {
+    const char *word[OPT_MANY]; /* pointing into argv */
+    int count;
 };
 
 struct opt {
@@ -44,6 +51,7 @@ struct opt {
         double *real;
         uint64_t *size;
         bool *flag;
+        struct opt_many *many;
     } to;
     int64_t min, max;
     const char *help; /* one line, lower case, no full stop */
@@ -65,6 +73,8 @@ struct opt {
 #define OPT_SIZE(n, a, p, h)                                                                        \
     {.kind = OPT_KIND_SIZE, .name = (n), .arg = (a), .to.size = (p), .help = (h)}
 #define OPT_FLAG(n, p, h) {.kind = OPT_KIND_FLAG, .name = (n), .to.flag = (p), .help = (h)}
+#define OPT_MANY_(n, a, p, h)                                                                       \
+    {.kind = OPT_KIND_MANY, .name = (n), .arg = (a), .to.many = (p), .help = (h)}
 #define OPT_END {.kind = OPT_KIND_END}
 /* clang-format on */
 

@@ -9,4 +9,7 @@
  * not want to wait. A signal that was ignored when the command started (nohup) stays ignored. */
 const volatile sig_atomic_t *signals_catch(void);
 
+/* One more signal of the same meaning, after signals_catch. */
+void signals_also(int number);
+
 #endif

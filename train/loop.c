@@ -1,0 +1,268 @@
+/* The loop around the steps: when to evaluate, save and stop. */
+#include "train/run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/clock.h"
+#include "train/evaluate.h"
+#include "train/rundir.h"
+#include "train/step.h"
+#include "train/trainer.h"
+
+struct loop {
+    const struct recipe *recipe;
+    const struct train_options *o;
+    struct train_watch watch;
+    const struct glm_events *events;
+    struct train_report *report;
+    struct trainer t;
+    struct rundir dir;
+    double start;        /* of the process's steps */
+    int64_t last;        /* the step to end after */
+};
+
+static void note(const struct loop *l, const char *fmt, ...) GLM_PRINTF(2, 3);
+
+
+static void note(const struct loop *l, const char *fmt, ...)
+{
+    char sentence[1400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(sentence, sizeof sentence, fmt, ap);
+    va_end(ap);
+    glm_events_note(l->events, sentence);
+}
+
+/* ---- saving ----------------------------------------------------------------------------------- */
+
+static int save(struct loop *l, struct glm_error *err)
+{
+    const int64_t step = l->t.state.step;
+    const double start = clock_seconds();
+    char *path = NULL;
+
+    if (rundir_has(&l->dir, step))
+        return GLM_OK;
+    if ((path = rundir_name(&l->dir, step, err)) == NULL)
+        return (int)err->code;
+    const struct state_save o = {.path = path, .topology = &l->recipe->topology,
+        .origin = &l->t.origin, .without_mtp = l->t.without_mtp};
+    if (state_save(&l->t.state, &o, err) != GLM_OK) {
+        rundir_discard(&l->dir, step);
+        glm_within(err, "checkpoint of step %lld", (long long)step);
+    } else if (rundir_committed(&l->dir, step, l->recipe->run.keep_last, err) == GLM_OK) {
+        if (l->watch.saved != NULL)
+            l->watch.saved(l->watch.ctx, path, clock_seconds() - start);
+    }
+    free(path);
+    return (int)err->code;
+}
+
+/* A disk that is full stops no training: the last good checkpoint is there, the next save may fit. */
+static int save_on_the_way(struct loop *l, struct glm_error *err)
+{
+    struct glm_error trouble = {0};
+
+    if (save(l, &trouble) == GLM_OK)
+        return GLM_OK;
+    if (trouble.code != GLM_EIO) {
+        *err = trouble;
+        return (int)err->code;
+    }
+    note(l, "not saved: %s; training goes on, the newest checkpoint is %s%lld", trouble.text,
+        l->dir.steps > 0 ? "that of step " : "none: step ", (long long)rundir_latest(&l->dir));
+    return GLM_OK;
+}
+
+/* ---- evaluating ------------------------------------------------------------------------------- */
+
+static int evaluate(struct loop *l, struct glm_error *err)
+{
+    struct train_eval *const e = &l->report->eval;
+    struct train_eval now = {.step = l->t.state.step};
+
+    if (evaluate_run(&l->t, &now, l->events, err) != GLM_OK) {
+        if (err->code == GLM_ESTOPPED) /* the step is whole; the loop sees the signal, too */
+            glm_error_clear(err);
+        return (int)err->code;
+    }
+    *e = now;
+    if (l->watch.eval != NULL)
+        l->watch.eval(l->watch.ctx, e);
+    return GLM_OK;
+}
+
+/* ---- the loop --------------------------------------------------------------------------------- */
+
+static bool every(int64_t interval, int64_t step)
+{
+    return interval > 0 && step % interval == 0;
+}
+
+static double time_limit(const struct loop *l)
+{
+    const int64_t minutes = l->recipe->run.exit_duration_in_mins;
+    const double a = l->o->stop_after_seconds, b = minutes > 0 ? 60.0 * (double)minutes : 0;
+
+    return a > 0 && (b <= 0 || a < b) ? a : b;
+}
+
+static void measure(struct loop *l, struct train_step *s, double seconds, uint64_t flops)
+{
+    const double so_far = clock_seconds() - l->start;
+    const int64_t done = s->step - l->report->first;
+
+    s->steps = l->recipe->batch.steps;
+    s->seconds = seconds;
+    s->tokens_per_second = seconds > 0 ? (double)s->rows / seconds : 0;
+    s->tflops = flops_tera(flops, seconds);
+    s->mfu = flops_mfu(flops, seconds, l->o->peak_tflops);
+    s->left_seconds = done > 0 ? so_far / (double)done * (double)(l->last - s->step) : 0;
+    s->memory_bytes = clock_resident_bytes();
+}
+
+static int one_step(struct loop *l, struct glm_error *err)
+{
+    const double start = clock_seconds();
+    struct train_step s;
+    uint64_t flops = 0;
+
+    if (step_run(&l->t, &s, &flops, l->events, err) != GLM_OK)
+        return (int)err->code;
+    measure(l, &s, clock_seconds() - start, flops);
+    if (s.step == l->report->first + 1)
+        l->report->first_loss = s.loss;
+    l->report->last_loss = s.loss;
+    if (l->watch.step != NULL)
+        l->watch.step(l->watch.ctx, &s);
+    if (l->watch.state != NULL && l->watch.state(l->watch.ctx, &l->t.state, &s, err) != 0)
+        return (int)err->code;
+    if (every(l->recipe->run.eval_interval, s.step) && l->t.valid != NULL &&
+        evaluate(l, err) != GLM_OK)
+        return (int)err->code;
+    if (every(l->recipe->run.interval, s.step) && s.step < l->last)
+        save_on_the_way(l, err);
+    return (int)err->code;
+}
+
+/* Whether something other than the last step ends the run here. */
+static bool asked_to_stop(struct loop *l)
+{
+    const double limit = time_limit(l);
+    const int64_t interval = l->recipe->run.exit_interval;
+
+    l->report->stopped = glm_events_stop(l->events);
+    if (l->report->stopped != 0)
+        l->report->why = "signal";
+    else if (limit > 0 && clock_seconds() - l->start >= limit)
+        l->report->why = "time";
+    else if (l->t.state.step > l->report->first && every(interval, l->t.state.step))
+        l->report->why = "exit_interval";
+    return l->report->why != NULL;
+}
+
+static int steps(struct loop *l, struct glm_error *err)
+{
+    while (l->t.state.step < l->last && !asked_to_stop(l))
+        if (one_step(l, err) != GLM_OK && err->code != GLM_ESTOPPED)
+            return (int)err->code;
+        else
+            glm_error_clear(err); /* asked_to_stop sees it again */
+    if (l->t.state.step >= l->last)
+        l->report->why = NULL;
+    return save(l, err);
+}
+
+static int begin(struct loop *l, struct glm_error *err)
+{
+    const struct train_options *const o = l->o;
+    const char *const path = o->run_dir != NULL ? o->run_dir : l->recipe->run.save;
+
+    if (rundir_open(&l->dir, path, o->take_lease, err) != GLM_OK)
+        return (int)err->code;
+    const int64_t latest = rundir_latest(&l->dir);
+    if (latest >= 0 && !o->resume)
+        return glm_fail(err, GLM_EUSAGE, "%s: holds a run, its newest checkpoint is of step %lld; "
+            "--resume goes on with it, another --run begins anew", l->dir.path,
+            (long long)latest);
+    if (latest < 0) {
+        if (o->resume)
+            note(l, "%s: holds no checkpoint yet, the run begins at its first step", l->dir.path);
+        return trainer_start(&l->t, err);
+    }
+    char *name = rundir_name(&l->dir, latest, err);
+    if (name == NULL || trainer_resume(&l->t, name, l->events, err) != GLM_OK)
+        goto out;
+    if (l->t.state.step != latest)
+        glm_fail(err, GLM_EFORMAT, "%s: holds step %lld in train/step", name,
+            (long long)l->t.state.step);
+    else
+        note(l, "goes on from %s", name);
+out:
+    free(name);
+    return (int)err->code;
+}
+
+static int train(struct loop *l, struct glm_error *err)
+{
+    if (trainer_open(&l->t, l->recipe,
+            &(struct trainer_options){.threads = l->o->threads, .train = true}, err) != GLM_OK ||
+        begin(l, err) != GLM_OK)
+        return (int)err->code;
+    l->report->first = l->t.state.step;
+    l->last = l->recipe->batch.steps;
+    if (l->o->stop_at > 0 && l->o->stop_at < l->last)
+        l->last = l->o->stop_at;
+    l->start = clock_seconds();
+    if (l->watch.state != NULL && l->watch.state(l->watch.ctx, &l->t.state, NULL, err) != 0)
+        return (int)err->code;
+    steps(l, err);
+    l->report->step = l->t.state.step;
+    if (l->dir.steps > 0) {
+        struct glm_error ignored = {0};
+        char *name = rundir_name(&l->dir, rundir_latest(&l->dir), &ignored);
+        snprintf(l->report->checkpoint, sizeof l->report->checkpoint, "%s",
+            name != NULL ? name : "");
+        free(name);
+    }
+    return (int)err->code;
+}
+
+static int only_evaluate(struct loop *l, struct glm_error *err)
+{
+    if (trainer_open(&l->t, l->recipe, &(struct trainer_options){.threads = l->o->threads},
+            err) != GLM_OK ||
+        trainer_weights(&l->t, l->o->eval_only, err) != GLM_OK)
+        return (int)err->code;
+    return evaluate_run(&l->t, &l->report->eval, l->events, err);
+}
+
+int train_run(const struct recipe *r, const struct train_options *o,
+    const struct train_watch *watch, const struct glm_events *events, struct train_report *report,
+    struct glm_error *err)
+{
+    const double start = clock_seconds();
+    struct loop l = {.recipe = r, .o = o, .events = events, .report = report};
+
+    *report = (struct train_report){
+        .steps = r->batch.steps, .first_loss = NAN, .last_loss = NAN};
+    if (watch != NULL)
+        l.watch = *watch;
+    if (recipe_check_built(r, err) != GLM_OK)
+        return (int)err->code;
+    if (o->eval_only != NULL)
+        only_evaluate(&l, err);
+    else
+        train(&l, err);
+    rundir_close(&l.dir);
+    trainer_close(&l.t);
+    report->seconds = clock_seconds() - start;
+    return (int)err->code;
+}

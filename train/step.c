@@ -1,0 +1,179 @@
+#include "train/step.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "kernels/base/bf16.h"
+
+struct sums {
+    double lm, mtp, indexer; /* indexer: KL over rows and layers */
+    int64_t lm_count, mtp_count, indexer_rows, indexer_layers;
+};
+
+static void add(struct sums *s, const struct model_losses *l)
+{
+    s->lm += l->lm_sum;
+    s->mtp += l->mtp_sum;
+    s->lm_count += l->lm_count;
+    s->mtp_count += l->mtp_count;
+    for (int64_t i = 0; i < l->layers; i++)
+        s->indexer += l->indexer_sum[i];
+    s->indexer_rows += l->indexer_rows;
+    s->indexer_layers = l->indexer_layers;
+}
+
+static void add_loads(const struct trainer *t)
+{
+    for (int64_t l = 0; l < t->layers; l++)
+        if (t->bias_row[l] >= 0)
+            model_add_loads(t->model, l, t->params->p[t->bias_row[l]].routed);
+}
+
+/* ---- not a number ----------------------------------------------------------------------------- */
+
+static double weight_at(const struct param *p, int64_t i)
+{
+    return p->dtype == GLM_BF16 ? (double)bf16_to_f32(((const uint16_t *)p->w)[i])
+        : p->dtype == GLM_F32   ? (double)((const float *)p->w)[i]
+                                : ((const double *)p->w)[i];
+}
+
+/* The first weight, in table order, that is not a number; else the first gradient. */
+static int name_culprit(struct trainer *t, const char *what, double value, struct glm_error *err)
+{
+    const struct optimizer_step nothing = {.grad_scale = 1};
+    struct optimizer_report unused;
+    const long long step = (long long)t->state.step + 1;
+
+    for (int64_t i = 0; i < t->params->count; i++)
+        for (int64_t k = 0; k < t->params->p[i].count; k++)
+            if (!isfinite(weight_at(&t->params->p[i], k)))
+                return glm_fail(err, GLM_EMISMATCH,
+                    "step %lld: the %s is %g; the first weight that is not a number is '%s', "
+                    "element %lld (%g); nothing was saved", step, what, value,
+                    t->params->p[i].entry->name, (long long)k, weight_at(&t->params->p[i], k));
+    struct glm_error cause = {0};
+    const struct model_scale one = {1, 1, 1};
+    if (model_backward(t->model, &one, &cause) == 0)
+        optimizer_update(t->optimizer, &nothing, t->k, t->stream, &unused, &cause);
+    return glm_fail(err, GLM_EMISMATCH,
+        "step %lld: the %s is %g; all weights are numbers; %s; nothing was saved", step, what,
+        value, cause.code != GLM_OK ? cause.text : "and so are all gradients");
+}
+
+static int check_losses(struct trainer *t, struct glm_error *err)
+{
+    const struct model_losses *const l = model_losses(t->model);
+
+    if (!isfinite(l->lm_sum))
+        return name_culprit(t, "loss", l->lm_sum, err);
+    if (!isfinite(l->mtp_sum))
+        return name_culprit(t, "MTP loss", l->mtp_sum, err);
+    return GLM_OK;
+}
+
+/* ---- the step --------------------------------------------------------------------------------- */
+
+static int micro_batches(struct trainer *t, struct sums *s, const struct glm_events *events,
+    struct glm_error *err)
+{
+    const struct feed_batch *const b = &t->batch;
+    /* The update divides by the targets; the MTP loss is a mean over its own (spec/training.md 2.3). */
+    const struct model_scale scale = {.lm = 1,
+        .mtp = b->mtp_targets > 0 ? (double)b->targets / (double)b->mtp_targets : 0,
+        .indexer = 1};
+
+    for (int64_t i = 0; i < b->parts; i++) {
+        const int stop = glm_events_stop(events);
+        if (stop != 0) {
+            err->sys_errno = stop;
+            return glm_fail(err, GLM_ESTOPPED, "stopped");
+        }
+        if (b->part[i].tokens == 0)
+            continue;
+        if (model_forward(t->model, &b->part[i], NULL, err) != 0 ||
+            check_losses(t, err) != GLM_OK)
+            return (int)err->code;
+        add_loads(t);
+        if (model_backward(t->model, &scale, err) != 0)
+            return (int)err->code;
+        add(s, model_losses(t->model));
+    }
+    return GLM_OK;
+}
+
+/* With gradients of zero, so that no number changes but by momentum and decay: a step without a
+ * target is a step. */
+static double per(double sum, int64_t count)
+{
+    return count > 0 ? sum / (double)count : 0;
+}
+
+static void fill_losses(const struct trainer *t, const struct sums *s, struct train_step *out)
+{
+    const struct recipe_train *const w = &t->recipe->train;
+
+    out->lm = per(s->lm, s->lm_count);
+    out->mtp = per(s->mtp, s->mtp_count);
+    out->indexer = per(s->indexer, s->indexer_rows * s->indexer_layers);
+    out->loss = out->lm + w->mtp_coeff * out->mtp +
+        (w->indexer_loss != RECIPE_LOSS_OFF ? w->indexer_coeff * per(s->indexer, t->batch.targets)
+                                            : 0);
+}
+
+static int count_flops(const struct trainer *t, uint64_t *flops, struct glm_error *err)
+{
+    const struct model_config *const c = &t->table->config;
+    struct flops_rows rows = {0};
+    struct flops f;
+
+    for (int64_t i = 0; i < t->batch.parts; i++) {
+        const struct model_batch *const p = &t->batch.part[i];
+        for (int64_t s = 0; s < p->sequences; s++)
+            if (flops_add(&rows, p->cu_seqlens[s + 1] - p->cu_seqlens[s], 1, c->index_topk,
+                    err) != GLM_OK)
+                return (int)err->code;
+    }
+    if (flops_count(&f, c, &t->flops, &rows, err) == GLM_OK)
+        *flops = f.total;
+    return (int)err->code;
+}
+
+int step_run(struct trainer *t, struct train_step *out, uint64_t *flops,
+    const struct glm_events *events, struct glm_error *err)
+{
+    struct state *const s = &t->state;
+    struct optimizer_report report;
+    struct sums sums = {0};
+
+    *out = (struct train_step){.lr = schedule_lr(&t->schedule, s->samples),
+        .weight_decay = schedule_weight_decay(&t->schedule, s->samples)};
+    if (feed_fill(t->feed, s->position, t->recipe->batch.global, &t->batch, err) != GLM_OK)
+        return (int)err->code;
+    params_zero_grads(t->params);
+    if (micro_batches(t, &sums, events, err) != GLM_OK || count_flops(t, flops, err) != GLM_OK)
+        return (int)err->code;
+    const struct optimizer_step update = {.lr = out->lr,
+        .decay = out->weight_decay,
+        .grad_scale = 1.0 / (double)(t->batch.targets > 0 ? t->batch.targets : 1)};
+    if (optimizer_update(t->optimizer, &update, t->k, t->stream, &report, err) != 0) {
+        if (err->code == GLM_EFORMAT) {
+            err->code = GLM_EMISMATCH;
+            glm_within(err, "step %lld, nothing was saved", (long long)s->step + 1);
+        }
+        return (int)err->code;
+    }
+    s->step++;
+    s->samples += t->recipe->batch.global;
+    s->position += t->recipe->batch.global;
+    s->tokens += t->batch.rows;
+    fill_losses(t, &sums, out);
+    out->step = s->step;
+    out->samples = s->samples;
+    out->tokens = s->tokens;
+    out->rows = t->batch.rows;
+    out->targets = t->batch.targets;
+    out->norm = report.norm;
+    out->clip = report.clip;
+    return GLM_OK;
+}
