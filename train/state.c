@@ -116,7 +116,6 @@ static struct manifest *plan(const struct state *s, const struct state_save *o,
     const struct volumes_options v = {.shard_size = o->shard_size};
     struct manifest *m = manifest_new(s->params->table);
     struct placement *p;
-    char hex[DIGEST_HEX];
 
     if (m == NULL) {
         glm_fail(err, GLM_ENOMEM, "no memory for the plan");
@@ -133,12 +132,7 @@ static struct manifest *plan(const struct state *s, const struct state_save *o,
         }
         c->derived = t->derived;
     }
-    digest_hex(s->data, hex);
-    if (origin_apply(o->origin, m, err) != GLM_OK)
-        goto out;
-    if (manifest_add_prov(m, "data-fingerprint", hex) != 0)
-        glm_fail(err, GLM_ENOMEM, "no memory for provenance");
-    else if (manifest_index(m, err) == GLM_OK &&
+    if (origin_apply(o->origin, m, err) == GLM_OK && manifest_index(m, err) == GLM_OK &&
         placement_init(&p, s->params->table, o->topology, err) == GLM_OK)
         volumes_plan(m, p, &v, err);
 out:

@@ -317,6 +317,16 @@ int trainer_weights(struct trainer *t, const char *ckpt, struct glm_error *err)
     return (int)err->code;
 }
 
+static int origin_of_run(struct trainer *t, struct glm_error *err)
+{
+    char hex[DIGEST_HEX];
+
+    digest_hex(t->state.data, hex);
+    if (origin_prov(&t->origin, "data-fingerprint", hex, err) != GLM_OK)
+        return (int)err->code;
+    return origin_recipe(&t->origin, t->recipe, err);
+}
+
 int trainer_start(struct trainer *t, struct glm_error *err)
 {
     const char *const load = t->recipe->load;
@@ -330,7 +340,7 @@ int trainer_start(struct trainer *t, struct glm_error *err)
         origin_from(&t->origin, r, false, err);
     }
     if (err->code == GLM_OK)
-        origin_recipe(&t->origin, t->recipe, err);
+        origin_of_run(t, err);
     reader_close(r);
     return (int)err->code;
 }
@@ -342,7 +352,7 @@ int trainer_resume(struct trainer *t, const char *ckpt, const struct glm_events 
 
     if (reader_open(&r, ckpt, err) == GLM_OK && state_load(&t->state, r, events, err) == GLM_OK &&
         origin_from(&t->origin, r, true, err) == GLM_OK)
-        origin_recipe(&t->origin, t->recipe, err);
+        origin_of_run(t, err);
     reader_close(r);
     return (int)err->code;
 }
