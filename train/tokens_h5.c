@@ -106,7 +106,7 @@ static int h5_check_all(const struct tokens *t, const struct tokens_block *b,
     struct digest *sum, unsigned char *buffer, const struct glm_events *events,
     struct glm_error *err)
 {
-    int order[TOKENS_PARTS], parts = 0;
+    int order[TOKENS_PARTS] = {0}, parts = 0;
     for (int i = 0; i < TOKENS_PARTS; i++) {
         int at = parts;
         if (b->part[i].offset == 0)
