@@ -4,6 +4,7 @@
 #include <locale.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/inspect_show.h"
@@ -21,10 +22,14 @@ static int draw(struct inspect *in, const char *path, struct glm_error *err)
     FILE *out = fopen(path, "w");
     if (out == NULL)
         return glm_fail_errno(err, "%s: open", path);
-    inspect_picture(in, out, err);
+    struct stat st;
+    /* A device or a pipe is written to and stays. */
+    const bool file = fstat(fileno(out), &st) == 0 && S_ISREG(st.st_mode);
+    if (inspect_picture(in, out, err) != GLM_OK)
+        glm_within(err, "%s", path);
     if (fclose(out) != 0)
         glm_fail_errno(err, "%s: write", path);
-    if (err->code != GLM_OK)
+    if (err->code != GLM_OK && file)
         unlink(path);
     return err->code;
 }

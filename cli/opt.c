@@ -1,12 +1,14 @@
 #include "cli/opt.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/base/version.h"
 
@@ -239,8 +241,18 @@ static int check_count(
     return 0;
 }
 
+/* A file opened under the number of a closed standard stream would receive what is meant for the
+ * stream. The wrong direction: writing to it goes on failing. */
+static void keep_standard_streams(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int opt_parse(const struct command *self, int *argc, char ***argv, struct glm_error *err)
 {
+    keep_standard_streams();
     char **const in = *argv;
     int kept = 0;
     bool options = true;

@@ -58,6 +58,18 @@ static int write_report(const char *path, const struct manifest *m, const struct
     return GLM_OK;
 }
 
+/* Asked before the work: a terabyte later would be late. What is in the file stays for now. */
+static int check_report(const char *path, struct glm_error *err)
+{
+    FILE *f = path != NULL ? fopen(path, "a") : NULL;
+
+    if (path != NULL && f == NULL)
+        return glm_fail_errno(err, "%s: open", path);
+    if (f != NULL)
+        fclose(f);
+    return GLM_OK;
+}
+
 int convert_recode(const struct recode_options *o, struct convert_report *report,
     const struct glm_events *events, struct glm_error *err)
 {
@@ -85,6 +97,8 @@ int convert_recode(const struct recode_options *o, struct convert_report *report
     build_report(&b, report);
     report->files = m->shard_count;
     if (o->dry_run)
+        goto out;
+    if (check_report(o->report_path, err) != GLM_OK)
         goto out;
     const struct flow_source source = ckpt_flow_source(&c);
     const struct build_run run = {.out = o->out, .verb = "convert", .replace = o->replace,

@@ -1,7 +1,10 @@
 #include "cli/opt.h"
 
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 struct values {
     const char *dtype, *layers;
@@ -201,4 +204,26 @@ Test(opt, help_shows_each_row_of_the_table_in_its_order)
         "  --help                      print this help and exit\n"
         "  --version                   print the version and exit\n");
     free(text);
+}
+
+Test(opt, no_file_takes_the_place_of_a_closed_standard_stream)
+{
+    const pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        struct values v = {0};
+        struct glm_error err = {0};
+        int argc;
+        char **argv;
+        for (int fd = 0; fd <= STDERR_FILENO; fd++)
+            close(fd);
+        const bool parsed = parse(&v, WORDS("src"), &argc, &argv, &err) == 0;
+        const bool apart = open("Makefile", O_RDONLY) > STDERR_FILENO;
+        /* What is lost must not look as if it had been written. */
+        const bool fails = write(STDOUT_FILENO, "x", 1) < 0 && write(STDERR_FILENO, "x", 1) < 0;
+        _exit(parsed && apart && fails ? 0 : 1);
+    }
+    int status;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
 }
