@@ -2,8 +2,9 @@
 #ifndef CLI_VERIFY_MODES_H
 #define CLI_VERIFY_MODES_H
 
-/* Both return the exit status. */
+/* All return the exit status. */
 int verify_integrity(int argc, char **argv);
 int verify_diff(int argc, char **argv);
+int verify_resume(int argc, char **argv);
 
 #endif

@@ -48,7 +48,7 @@ static int save(struct loop *l, struct glm_error *err)
     const double start = clock_seconds();
     char *path = NULL;
 
-    if (rundir_has(&l->dir, step))
+    if (l->o->no_save || rundir_has(&l->dir, step))
         return GLM_OK;
     if ((path = rundir_name(&l->dir, step, err)) == NULL)
         return (int)err->code;
@@ -76,8 +76,11 @@ static int save_on_the_way(struct loop *l, struct glm_error *err)
         *err = trouble;
         return (int)err->code;
     }
-    note(l, "not saved: %s; training goes on, the newest checkpoint is %s%lld", trouble.text,
-        l->dir.steps > 0 ? "that of step " : "none: step ", (long long)rundir_latest(&l->dir));
+    if (l->dir.steps > 0)
+        note(l, "not saved: %s; training goes on, the last good checkpoint is that of step %lld",
+            trouble.text, (long long)rundir_latest(&l->dir));
+    else
+        note(l, "not saved: %s; training goes on, there is no checkpoint yet", trouble.text);
     return GLM_OK;
 }
 

@@ -24,6 +24,7 @@ struct train_options {
     int64_t stop_at;           /* after this step, saved; 0: the recipe's last */
     double stop_after_seconds; /* 0: never */
     double peak_tflops;        /* of the device, for MFU; 0: not known */
+    bool no_save;              /* nothing is written but metrics */
     bool no_metrics;           /* no metrics.jsonl, no event file */
 };
 

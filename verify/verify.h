@@ -1,4 +1,4 @@
-/* The door of verify/: proofs about checkpoints, and what is inside them. Answers are data; printing
+/* The door of verify/: proofs about checkpoints and runs, and what is inside them. Answers are data; printing
  * them is the commands' part. */
 #ifndef VERIFY_VERIFY_H
 #define VERIFY_VERIFY_H
@@ -7,5 +7,6 @@
 #include "verify/findings.h"
 #include "verify/inspect.h"
 #include "verify/integrity.h"
+#include "verify/resume.h"
 
 #endif
