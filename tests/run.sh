@@ -200,6 +200,7 @@ if [ "$mode" = --long ]; then
         --trace-children=yes
     scripts_in tests/long 7200
     script tests/mutants 7200 tests/mutants/run.sh
+    script tests/mutants/switches 3600 tests/mutants/switches.sh
 fi
 
 printf '== end (%d s)\n' $((SECONDS - began))
