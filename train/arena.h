@@ -24,7 +24,8 @@ static inline void *arena_take(struct arena *a, size_t bytes)
     if (a->at > a->peak)
         a->peak = a->at;
     if (!a->base)
-        return (void *)(uintptr_t)(ARENA_ALIGN + begin); /* NOLINT: an address, never followed */
+        return (void *)(uintptr_t)(ARENA_ALIGN
+            + begin); /* NOLINT: an address, never followed */
     assert(a->at <= a->size);
     return a->base + begin;
 }

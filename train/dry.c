@@ -1,12 +1,13 @@
+/* Every operation of ops.h, doing nothing. */
 #include "train/dry.h"
 
-#define DRY_FUNCTION(op) \
-    static int dry_##op(const struct op *p, glm_stream stream, struct glm_error *err) \
-    { \
-        (void)p; \
-        (void)stream; \
-        (void)err; \
-        return 0; \
+#define DRY_FUNCTION(op)                                                                 \
+    static int dry_##op(const struct op *p, glm_stream stream, struct glm_error *err)    \
+    {                                                                                    \
+        (void)p;                                                                         \
+        (void)stream;                                                                    \
+        (void)err;                                                                       \
+        return 0;                                                                        \
     }
 OPS(DRY_FUNCTION)
 
@@ -18,4 +19,5 @@ static int dry_wait(glm_stream stream, struct glm_error *err)
 }
 
 #define DRY_MEMBER(op) .op = dry_##op,
-const struct kernels dry_kernels = {.name = "dry", .stream_wait = dry_wait, OPS(DRY_MEMBER)};
+const struct kernels dry_kernels = {
+    .name = "dry", .stream_wait = dry_wait, OPS(DRY_MEMBER)};

@@ -1,3 +1,4 @@
+/* The head. The losses of rows come back one by one; their sum is the host's, in double. */
 #include "train/head.h"
 
 int head_fwd(struct head *h, struct run *r, const void *hidden, const int32_t *target)
@@ -10,11 +11,12 @@ int head_fwd(struct head *h, struct run *r, const void *hidden, const int32_t *t
         .dtype = r->dtype);
 }
 
-int head_bwd(struct head *h, struct run *r, const void *hidden, double scale, void *dhidden)
+int head_bwd(
+    struct head *h, struct run *r, const void *hidden, double scale, void *dhidden)
 {
     return RUN(r, linear_ce_bwd, .dh = dhidden, .dw = h->w.dw, .h = hidden, .w = h->w.w,
-        .lse = h->lse, .target = h->target, .scale = scale, .T = r->T, .V = r->c->vocab_size,
-        .H = r->c->hidden_size, .dtype = r->dtype);
+        .lse = h->lse, .target = h->target, .scale = scale, .T = r->T,
+        .V = r->c->vocab_size, .H = r->c->hidden_size, .dtype = r->dtype);
 }
 
 double head_sum(const struct run *r, const void *x)

@@ -7,11 +7,12 @@
 struct head {
     struct model_param w; /* [V,H] */
     const int32_t *target;
-    void *loss, *lse;     /* recorded, [T] acc */
+    void *loss, *lse; /* recorded, [T] acc */
 };
 
 int head_fwd(struct head *h, struct run *r, const void *hidden, const int32_t *target);
-int head_bwd(struct head *h, struct run *r, const void *hidden, double scale, void *dhidden);
+int head_bwd(
+    struct head *h, struct run *r, const void *hidden, double scale, void *dhidden);
 
 /* The sum of T numbers of acc, ascending, in double; they are on the host. */
 double head_sum(const struct run *r, const void *x);

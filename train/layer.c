@@ -1,3 +1,4 @@
+/* A decoder layer. x must outlive it: the residual is not copied. */
 #include "train/layer.h"
 
 #include "train/mutate.h"
@@ -11,7 +12,8 @@ static bool indexer_runs(const struct layer *l, const struct run *r)
         && (!r->o->dense_attention || r->o->indexer_loss != MODEL_INDEXER_OFF);
 }
 
-static int choose(struct layer *l, struct run *r, const int32_t *index, const int32_t *given)
+static int choose(
+    struct layer *l, struct run *r, const int32_t *index, const int32_t *given)
 {
     bool own = l->owns_indexer;
 #ifdef MUTATE_INDEX_RECOMPUTED
@@ -27,13 +29,15 @@ static int choose(struct layer *l, struct run *r, const int32_t *index, const in
     return given ? 0 : indexer_choose(&l->indexer, r, mine);
 }
 
-static int attend(struct layer *l, struct run *r, const int32_t *index, const int32_t *given)
+static int attend(
+    struct layer *l, struct run *r, const int32_t *index, const int32_t *given)
 {
     const int64_t n = r->T * r->c->hidden_size;
     const size_t mark = r->temp.at;
     void *y = temp_elem(r, n);
-    if (norm_fwd(r, &l->norm1, l->x, 0, l->a) == 0 && mla_latent_fwd(&l->mla, r, l->a) == 0
-        && choose(l, r, index, given) == 0 && mla_fwd(&l->mla, r, l->a, l->index, y) == 0)
+    if (norm_fwd(r, &l->norm1, l->x, 0, l->a) == 0
+        && mla_latent_fwd(&l->mla, r, l->a) == 0 && choose(l, r, index, given) == 0
+        && mla_fwd(&l->mla, r, l->a, l->index, y) == 0)
         (void)RUN(r, add, .y = l->x1, .a = l->x, .b = y, .n = n, .dtype = r->dtype);
     r->temp.at = mark;
     return r->err->code;
@@ -49,9 +53,11 @@ int layer_fwd(struct layer *l, struct run *r, const void *x, const int32_t *inde
     l->a = keep_elem(r, n);
     l->x1 = keep_elem(r, n);
     l->b = keep_elem(r, n);
-    if (attend(l, r, index, given_index) != 0 || norm_fwd(r, &l->norm2, l->x1, 0, l->b) != 0
+    if (attend(l, r, index, given_index) != 0
+        || norm_fwd(r, &l->norm2, l->x1, 0, l->b) != 0
         || (l->dense ? mlp_fwd(&l->mlp, r, l->b, f)
-                     : moe_fwd(&l->moe, r, l->b, given_expert, f)) != 0
+                     : moe_fwd(&l->moe, r, l->b, given_expert, f))
+            != 0
         || RUN(r, add, .y = y, .a = l->x1, .b = f, .n = n, .dtype = r->dtype) != 0)
         goto out;
     if (r->o->inference && l->owns_indexer && r->o->indexer_loss != MODEL_INDEXER_OFF)
@@ -75,7 +81,8 @@ int layer_bwd(struct layer *l, struct run *r, const void *dy, void *dx)
     const int64_t n = r->T * r->c->hidden_size;
     const size_t mark = r->temp.at;
     void *d = temp_elem(r, n), *dx1 = temp_elem(r, n);
-    if ((l->dense ? mlp_bwd(&l->mlp, r, l->b, dy, d) : moe_bwd(&l->moe, r, l->b, dy, d)) != 0
+    if ((l->dense ? mlp_bwd(&l->mlp, r, l->b, dy, d) : moe_bwd(&l->moe, r, l->b, dy, d))
+            != 0
         || norm_bwd(r, &l->norm2, d, l->x1, 0, dy, dx1, 0) != 0
         || layer_bwd_indexer(l, r) != 0
         || mla_bwd(&l->mla, r, l->a, l->index, dx1, d) != 0)

@@ -17,13 +17,18 @@ struct dims {
 static struct dims dims_of(const struct run *r)
 {
     const struct model_config *c = r->c;
-    return (struct dims){.N = c->num_heads, .Dn = c->qk_nope_head_dim, .Dr = c->qk_rope_head_dim,
-        .Dqk = c->qk_nope_head_dim + c->qk_rope_head_dim, .Dv = c->v_head_dim,
-        .KR = c->kv_lora_rank, .Dkv = c->qk_nope_head_dim + c->v_head_dim, .QR = c->q_lora_rank};
+    return (struct dims){.N = c->num_heads,
+        .Dn = c->qk_nope_head_dim,
+        .Dr = c->qk_rope_head_dim,
+        .Dqk = c->qk_nope_head_dim + c->qk_rope_head_dim,
+        .Dv = c->v_head_dim,
+        .KR = c->kv_lora_rank,
+        .Dkv = c->qk_nope_head_dim + c->v_head_dim,
+        .QR = c->q_lora_rank};
 }
 
-static int rotate(struct run *r, void *x, int64_t N, int64_t row, int64_t head, int64_t at,
-    bool inverse)
+static int rotate(struct run *r, void *x, int64_t N, int64_t row, int64_t head,
+    int64_t at, bool inverse)
 {
     return RUN(r, rope, .x = x, .cos = r->cos, .sin = r->sin, .T = r->T, .N = N,
         .row_stride = row, .head_stride = head, .at = at, .D = r->c->qk_rope_head_dim,
@@ -70,11 +75,13 @@ static int expand(struct mla *m, struct run *r, const struct dims *d)
     m->v_stride = d->N * d->Dv;
     if (linear_fwd(r, &m->kv_b, m->c_kv, kv) == 0
         && RUN(r, blocks, .y = m->k, .x = kv, .T = r->T, .N = d->N, .D = d->Dn,
-               .y_row = m->k_stride, .y_head = d->Dqk, .x_row = d->N * d->Dkv, .x_head = d->Dkv,
-               .dtype = r->dtype) == 0
-        && RUN(r, blocks, .y = elem_at(r, m->k, d->Dn), .x = elem_at(r, m->z, d->KR), .T = r->T,
-               .N = d->N, .D = d->Dr, .y_row = m->k_stride, .y_head = d->Dqk,
-               .x_row = d->KR + d->Dr, .dtype = r->dtype) == 0)
+               .y_row = m->k_stride, .y_head = d->Dqk, .x_row = d->N * d->Dkv,
+               .x_head = d->Dkv, .dtype = r->dtype)
+            == 0
+        && RUN(r, blocks, .y = elem_at(r, m->k, d->Dn), .x = elem_at(r, m->z, d->KR),
+               .T = r->T, .N = d->N, .D = d->Dr, .y_row = m->k_stride, .y_head = d->Dqk,
+               .x_row = d->KR + d->Dr, .dtype = r->dtype)
+            == 0)
         (void)RUN(r, blocks, .y = m->v, .x = elem_at(r, kv, d->Dn), .T = r->T, .N = d->N,
             .D = d->Dv, .y_row = m->v_stride, .y_head = d->Dv, .x_row = d->N * d->Dkv,
             .x_head = d->Dkv, .dtype = r->dtype);
@@ -87,8 +94,8 @@ static int head_gemm(struct run *r, void *c, int64_t ldc, const void *a, int64_t
     const void *w, int64_t N, int64_t K, bool trans_b, int64_t ldb)
 {
     return RUN(r, gemm, .c = c, .a = a, .b = w, .M = r->T, .N = N, .K = K, .lda = lda,
-        .ldb = ldb, .ldc = ldc, .trans_b = trans_b, .a_type = r->dtype, .b_type = r->dtype,
-        .c_type = r->dtype);
+        .ldb = ldb, .ldc = ldc, .trans_b = trans_b, .a_type = r->dtype,
+        .b_type = r->dtype, .c_type = r->dtype);
 }
 
 static int absorb(struct mla *m, struct run *r, const struct dims *d)
@@ -103,17 +110,20 @@ static int absorb(struct mla *m, struct run *r, const struct dims *d)
     m->k_stride = m->v_stride = L;
     for (int64_t h = 0; h < d->N; h++)
         if (head_gemm(r, elem_at(r, m->aq, h * L), d->N * L, elem_at(r, m->q, h * d->Dqk),
-                d->N * d->Dqk, elem_at(r, m->kv_b.p.w, h * d->Dkv * d->KR), d->KR, d->Dn, false,
-                d->KR) != 0)
+                d->N * d->Dqk, elem_at(r, m->kv_b.p.w, h * d->Dkv * d->KR), d->KR, d->Dn,
+                false, d->KR)
+            != 0)
             return r->err->code;
-    if (RUN(r, blocks, .y = elem_at(r, m->aq, d->KR), .x = elem_at(r, m->q, d->Dn), .T = r->T,
-            .N = d->N, .D = d->Dr, .y_row = d->N * L, .y_head = L, .x_row = d->N * d->Dqk,
-            .x_head = d->Dqk, .dtype = r->dtype) != 0
-        || RUN(r, blocks, .y = m->k, .x = m->c_kv, .T = r->T, .N = 1, .D = d->KR, .y_row = L,
-               .x_row = d->KR, .dtype = r->dtype) != 0)
+    if (RUN(r, blocks, .y = elem_at(r, m->aq, d->KR), .x = elem_at(r, m->q, d->Dn),
+            .T = r->T, .N = d->N, .D = d->Dr, .y_row = d->N * L, .y_head = L,
+            .x_row = d->N * d->Dqk, .x_head = d->Dqk, .dtype = r->dtype)
+            != 0
+        || RUN(r, blocks, .y = m->k, .x = m->c_kv, .T = r->T, .N = 1, .D = d->KR,
+               .y_row = L, .x_row = d->KR, .dtype = r->dtype)
+            != 0)
         return r->err->code;
-    return RUN(r, blocks, .y = elem_at(r, m->k, d->KR), .x = elem_at(r, m->z, d->KR), .T = r->T,
-        .N = 1, .D = d->Dr, .y_row = L, .x_row = L, .dtype = r->dtype);
+    return RUN(r, blocks, .y = elem_at(r, m->k, d->KR), .x = elem_at(r, m->z, d->KR),
+        .T = r->T, .N = 1, .D = d->Dr, .y_row = L, .x_row = L, .dtype = r->dtype);
 }
 
 /* o = W_UV u, per head. */
@@ -124,7 +134,8 @@ static int values_of(struct mla *m, struct run *r, const struct dims *d)
         if (head_gemm(r, elem_at(r, m->heads, h * d->Dv), d->N * d->Dv,
                 elem_at(r, m->ao, h * d->KR), d->N * d->KR,
                 elem_at(r, m->kv_b.p.w, (h * d->Dkv + d->Dn) * d->KR), d->Dv, d->KR, true,
-                d->KR) != 0)
+                d->KR)
+            != 0)
             return r->err->code;
     return 0;
 }
@@ -140,7 +151,8 @@ int mla_fwd(struct mla *m, struct run *r, const void *a, const int32_t *index, v
     if (RUN(r, attention_fwd, .o = m->ao, .lse = m->lse, .q = m->aq, .k = m->k, .v = m->v,
             .index = index, .cu_seqlens = r->cu_seqlens, .T = r->T, .S = r->S, .N = d.N,
             .Nk = m->Nk, .Dq = m->Dq, .Dv = m->Dv, .K = r->K, .k_stride = m->k_stride,
-            .v_stride = m->v_stride, .scale = m->scale, .dtype = r->dtype) != 0)
+            .v_stride = m->v_stride, .scale = m->scale, .dtype = r->dtype)
+        != 0)
         return r->err->code;
     m->heads = m->ao;
     if (r->o->absorbed && values_of(m, r, &d) != 0)
@@ -151,22 +163,22 @@ int mla_fwd(struct mla *m, struct run *r, const void *a, const int32_t *index, v
 /* ---- backward --------------------------------------------------------------------------------- */
 
 struct grads {
-    void *dheads; /* [T,N,Dv] elem */
-    void *daq;    /* [T,N,Dq] elem */
-    void *dk, *dv;/* acc, as attention saw them */
-    void *dq;     /* [T,N,Dqk] elem */
-    void *dc_kv;  /* [T,KR] elem */
-    void *dz;     /* [T,KR+Dr] elem */
+    void *dheads;  /* [T,N,Dv] elem */
+    void *daq;     /* [T,N,Dq] elem */
+    void *dk, *dv; /* acc, as attention saw them */
+    void *dq;      /* [T,N,Dqk] elem */
+    void *dc_kv;   /* [T,KR] elem */
+    void *dz;      /* [T,KR+Dr] elem */
 };
 
-static int attend_bwd(struct mla *m, struct run *r, const struct dims *d, const struct grads *g,
-    const void *dao, const int32_t *index)
+static int attend_bwd(struct mla *m, struct run *r, const struct dims *d,
+    const struct grads *g, const void *dao, const int32_t *index)
 {
-    return RUN(r, attention_bwd, .dq = g->daq, .dk = g->dk, .dv = g->dv, .q = m->aq, .k = m->k,
-        .v = m->v, .o = m->ao, .lse = m->lse, .do_ = dao, .index = index,
-        .cu_seqlens = r->cu_seqlens, .T = r->T, .S = r->S, .N = d->N, .Nk = m->Nk, .Dq = m->Dq,
-        .Dv = m->Dv, .K = r->K, .k_stride = m->k_stride, .v_stride = m->v_stride,
-        .scale = m->scale, .dtype = r->dtype);
+    return RUN(r, attention_bwd, .dq = g->daq, .dk = g->dk, .dv = g->dv, .q = m->aq,
+        .k = m->k, .v = m->v, .o = m->ao, .lse = m->lse, .do_ = dao, .index = index,
+        .cu_seqlens = r->cu_seqlens, .T = r->T, .S = r->S, .N = d->N, .Nk = m->Nk,
+        .Dq = m->Dq, .Dv = m->Dv, .K = r->K, .k_stride = m->k_stride,
+        .v_stride = m->v_stride, .scale = m->scale, .dtype = r->dtype);
 }
 
 static int expand_bwd(struct mla *m, struct run *r, const struct dims *d, struct grads *g)
@@ -174,15 +186,18 @@ static int expand_bwd(struct mla *m, struct run *r, const struct dims *d, struct
     const int64_t row = d->N * d->Dkv, k_row = d->N * d->Dqk;
     void *dkv = temp_elem(r, r->T * row);
     g->dq = g->daq;
-    if (RUN(r, blocks, .y = dkv, .x = g->dk, .T = r->T, .N = d->N, .D = d->Dn, .y_row = row,
-            .y_head = d->Dkv, .x_row = k_row, .x_head = d->Dqk, .acc_in = true,
-            .dtype = r->dtype) != 0
+    if (RUN(r, blocks, .y = dkv, .x = g->dk, .T = r->T, .N = d->N, .D = d->Dn,
+            .y_row = row, .y_head = d->Dkv, .x_row = k_row, .x_head = d->Dqk,
+            .acc_in = true, .dtype = r->dtype)
+            != 0
         || RUN(r, blocks, .y = elem_at(r, dkv, d->Dn), .x = g->dv, .T = r->T, .N = d->N,
                .D = d->Dv, .y_row = row, .y_head = d->Dkv, .x_row = d->N * d->Dv,
-               .x_head = d->Dv, .acc_in = true, .dtype = r->dtype) != 0
-        || RUN(r, blocks, .y = elem_at(r, g->dz, d->KR), .x = acc_at(r, g->dk, d->Dn), .T = r->T,
-               .N = d->N, .D = d->Dr, .y_row = d->KR + d->Dr, .x_row = k_row, .x_head = d->Dqk,
-               .acc_in = true, .sum = true, .dtype = r->dtype) != 0)
+               .x_head = d->Dv, .acc_in = true, .dtype = r->dtype)
+            != 0
+        || RUN(r, blocks, .y = elem_at(r, g->dz, d->KR), .x = acc_at(r, g->dk, d->Dn),
+               .T = r->T, .N = d->N, .D = d->Dr, .y_row = d->KR + d->Dr, .x_row = k_row,
+               .x_head = d->Dqk, .acc_in = true, .sum = true, .dtype = r->dtype)
+            != 0)
         return r->err->code;
     if (linear_dw(r, &m->kv_b, dkv, r->dtype, m->c_kv) != 0)
         return r->err->code;
@@ -190,15 +205,15 @@ static int expand_bwd(struct mla *m, struct run *r, const struct dims *d, struct
 }
 
 /* dW[N,K] += A[T,N]^T B[T,K]: rows of kv_b that belong to one head. */
-static int head_dw(struct run *r, const struct mla *m, int64_t at, const void *a, int64_t lda,
-    const void *b, int64_t ldb, int64_t N)
+static int head_dw(struct run *r, const struct mla *m, int64_t at, const void *a,
+    int64_t lda, const void *b, int64_t ldb, int64_t N)
 {
     const int64_t KR = m->kv_b.in;
     if (!m->kv_b.p.dw)
         return 0;
-    return RUN(r, gemm, .c = acc_at(r, m->kv_b.p.dw, at * KR), .a = a, .b = b, .M = N, .N = KR,
-        .K = r->T, .lda = lda, .ldb = ldb, .ldc = KR, .trans_a = true, .accumulate = true,
-        .a_type = r->dtype, .b_type = r->dtype, .c_type = r->acc);
+    return RUN(r, gemm, .c = acc_at(r, m->kv_b.p.dw, at * KR), .a = a, .b = b, .M = N,
+        .N = KR, .K = r->T, .lda = lda, .ldb = ldb, .ldc = KR, .trans_a = true,
+        .accumulate = true, .a_type = r->dtype, .b_type = r->dtype, .c_type = r->acc);
 }
 
 static int absorb_bwd(struct mla *m, struct run *r, const struct dims *d, struct grads *g)
@@ -208,42 +223,48 @@ static int absorb_bwd(struct mla *m, struct run *r, const struct dims *d, struct
     for (int64_t h = 0; h < d->N; h++) {
         void *daq = elem_at(r, g->daq, h * L);
         if (head_dw(r, m, h * d->Dkv, elem_at(r, m->q, h * d->Dqk), d->N * d->Dqk, daq,
-                d->N * L, d->Dn) != 0
+                d->N * L, d->Dn)
+                != 0
             || head_gemm(r, elem_at(r, g->dq, h * d->Dqk), d->N * d->Dqk, daq, d->N * L,
-                   elem_at(r, m->kv_b.p.w, h * d->Dkv * d->KR), d->Dn, d->KR, true,
-                   d->KR) != 0)
+                   elem_at(r, m->kv_b.p.w, h * d->Dkv * d->KR), d->Dn, d->KR, true, d->KR)
+                != 0)
             return r->err->code;
     }
-    if (RUN(r, blocks, .y = elem_at(r, g->dq, d->Dn), .x = elem_at(r, g->daq, d->KR), .T = r->T,
-            .N = d->N, .D = d->Dr, .y_row = d->N * d->Dqk, .y_head = d->Dqk, .x_row = d->N * L,
-            .x_head = L, .dtype = r->dtype) != 0
-        || RUN(r, blocks, .y = g->dc_kv, .x = g->dk, .add = g->dv, .T = r->T, .N = 1, .D = d->KR,
-               .y_row = d->KR, .x_row = L, .add_row = d->KR, .acc_in = true,
-               .dtype = r->dtype) != 0)
+    if (RUN(r, blocks, .y = elem_at(r, g->dq, d->Dn), .x = elem_at(r, g->daq, d->KR),
+            .T = r->T, .N = d->N, .D = d->Dr, .y_row = d->N * d->Dqk, .y_head = d->Dqk,
+            .x_row = d->N * L, .x_head = L, .dtype = r->dtype)
+            != 0
+        || RUN(r, blocks, .y = g->dc_kv, .x = g->dk, .add = g->dv, .T = r->T, .N = 1,
+               .D = d->KR, .y_row = d->KR, .x_row = L, .add_row = d->KR, .acc_in = true,
+               .dtype = r->dtype)
+            != 0)
         return r->err->code;
-    return RUN(r, blocks, .y = elem_at(r, g->dz, d->KR), .x = acc_at(r, g->dk, d->KR), .T = r->T,
-        .N = 1, .D = d->Dr, .y_row = L, .x_row = L, .acc_in = true, .dtype = r->dtype);
+    return RUN(r, blocks, .y = elem_at(r, g->dz, d->KR), .x = acc_at(r, g->dk, d->KR),
+        .T = r->T, .N = 1, .D = d->Dr, .y_row = L, .x_row = L, .acc_in = true,
+        .dtype = r->dtype);
 }
 
 /* du = W_UV^T do; dW_UV += do u^T, per head. */
-static int values_bwd(struct mla *m, struct run *r, const struct dims *d, const void *dheads,
-    void *dao)
+static int values_bwd(
+    struct mla *m, struct run *r, const struct dims *d, const void *dheads, void *dao)
 {
     for (int64_t h = 0; h < d->N; h++) {
         const void *dh = elem_at(r, dheads, h * d->Dv);
         const int64_t at = h * d->Dkv + d->Dn;
         if (head_gemm(r, elem_at(r, dao, h * d->KR), d->N * d->KR, dh, d->N * d->Dv,
-                elem_at(r, m->kv_b.p.w, at * d->KR), d->KR, d->Dv, false, d->KR) != 0
-            || head_dw(r, m, at, dh, d->N * d->Dv, elem_at(r, m->ao, h * d->KR), d->N * d->KR,
-                   d->Dv) != 0)
+                elem_at(r, m->kv_b.p.w, at * d->KR), d->KR, d->Dv, false, d->KR)
+                != 0
+            || head_dw(r, m, at, dh, d->N * d->Dv, elem_at(r, m->ao, h * d->KR),
+                   d->N * d->KR, d->Dv)
+                != 0)
             return r->err->code;
     }
     return 0;
 }
 
 /* From dq and dz, both still rotated, to da. */
-static int project_bwd(struct mla *m, struct run *r, const struct dims *d, const struct grads *g,
-    const void *a, void *da)
+static int project_bwd(struct mla *m, struct run *r, const struct dims *d,
+    const struct grads *g, const void *a, void *da)
 {
     const int64_t L = d->KR + d->Dr;
     void *dc_q = temp_elem(r, r->T * d->QR), *dq_lat = temp_elem(r, r->T * d->QR);
@@ -261,8 +282,8 @@ static int project_bwd(struct mla *m, struct run *r, const struct dims *d, const
     return linear_dx(r, &m->kv_a, g->dz, r->dtype, da, true);
 }
 
-int mla_bwd(struct mla *m, struct run *r, const void *a, const int32_t *index, const void *dy,
-    void *da)
+int mla_bwd(struct mla *m, struct run *r, const void *a, const int32_t *index,
+    const void *dy, void *da)
 {
     const struct dims d = dims_of(r);
     const size_t mark = r->temp.at;

@@ -8,13 +8,13 @@ struct mla {
     struct linear q_a, q_b, kv_a, kv_b, o;
     struct norm q_norm, kv_norm;
     /* Recorded: */
-    void *q_lat, *c_q;   /* [T,QR] before and behind the norm */
-    void *q;             /* [T,N,Dn+Dr] */
-    void *z, *c_kv;      /* [T,KR+Dr] latent and rotated key; [T,KR] */
+    void *q_lat, *c_q; /* [T,QR] before and behind the norm */
+    void *q;           /* [T,N,Dn+Dr] */
+    void *z, *c_kv;    /* [T,KR+Dr] latent and rotated key; [T,KR] */
     /* As attention saw them. Expanded: k [T,N,Dn+Dr], v [T,N,Dv]. Absorbed: queries [T,N,KR+Dr],
      * k [T,KR+Dr] latent and rotated, v its first KR. */
     void *aq, *k, *v, *ao, *lse;
-    void *heads;         /* [T,N,Dv] */
+    void *heads; /* [T,N,Dv] */
     int64_t Nk, Dq, Dv, k_stride, v_stride;
     double scale;
 };
@@ -23,7 +23,7 @@ struct mla {
 int mla_latent_fwd(struct mla *m, struct run *r, const void *a);
 /* y [T,H]; index [T,K], or NULL for all visible keys. */
 int mla_fwd(struct mla *m, struct run *r, const void *a, const int32_t *index, void *y);
-int mla_bwd(struct mla *m, struct run *r, const void *a, const int32_t *index, const void *dy,
-    void *da);
+int mla_bwd(struct mla *m, struct run *r, const void *a, const int32_t *index,
+    const void *dy, void *da);
 
 #endif

@@ -6,8 +6,8 @@ int mlp_act_fwd(struct run *r, const void *g, const void *u, void *h, int64_t n)
     return RUN(r, swiglu_fwd, .h = h, .a = g, .b = u, .n = n, .dtype = r->dtype);
 }
 
-int mlp_act_bwd(struct run *r, const void *g, const void *u, const void *dh, void *dg, void *du,
-    int64_t n)
+int mlp_act_bwd(struct run *r, const void *g, const void *u, const void *dh, void *dg,
+    void *du, int64_t n)
 {
     return RUN(r, swiglu_bwd, .da = dg, .db = du, .dh = dh, .a = g, .b = u, .n = n,
         .dtype = r->dtype);

@@ -14,7 +14,7 @@ int mlp_bwd(struct mlp *m, struct run *r, const void *x, const void *dy, void *d
 
 /* The elementwise part alone, on n elements; the experts use it too. */
 int mlp_act_fwd(struct run *r, const void *g, const void *u, void *h, int64_t n);
-int mlp_act_bwd(struct run *r, const void *g, const void *u, const void *dh, void *dg, void *du,
-    int64_t n);
+int mlp_act_bwd(struct run *r, const void *g, const void *u, const void *dh, void *dg,
+    void *du, int64_t n);
 
 #endif

@@ -44,8 +44,8 @@ static int tables(struct run *r, const int32_t *positions)
     void *cos = keep_acc(r, r->T * D / 2), *sin = keep_acc(r, r->T * D / 2);
     r->cos = cos;
     r->sin = sin;
-    return RUN(r, rope_table, .cos = cos, .sin = sin, .positions = positions, .T = r->T, .D = D,
-        .theta = r->c->rope_theta, .dtype = r->dtype);
+    return RUN(r, rope_table, .cos = cos, .sin = sin, .positions = positions, .T = r->T,
+        .D = D, .theta = r->c->rope_theta, .dtype = r->dtype);
 }
 
 static int stack_fwd(struct model *m, const struct model_replay *replay)
@@ -54,13 +54,16 @@ static int stack_fwd(struct model *m, const struct model_replay *replay)
     const int64_t H = r->c->hidden_size, n = r->T * H;
     const int32_t *index = NULL;
     void *x = keep_elem(r, n);
-    if (RUN(r, embedding_fwd, .y = x, .table = m->embedding.w, .ids = m->batch.ids, .T = r->T,
-            .V = r->c->vocab_size, .H = H, .dtype = r->dtype) != 0)
+    if (RUN(r, embedding_fwd, .y = x, .table = m->embedding.w, .ids = m->batch.ids,
+            .T = r->T, .V = r->c->vocab_size, .H = H, .dtype = r->dtype)
+        != 0)
         return r->err->code;
     for (int64_t i = 0; i < main_layers(m); i++) {
         void *y = keep_elem(r, n);
-        if (layer_fwd(&m->layers[i], r, x, index, replay && replay->index ? replay->index[i] : NULL,
-                replay && replay->expert ? replay->expert[i] : NULL, y) != 0)
+        if (layer_fwd(&m->layers[i], r, x, index,
+                replay && replay->index ? replay->index[i] : NULL,
+                replay && replay->expert ? replay->expert[i] : NULL, y)
+            != 0)
             return r->err->code;
         index = m->layers[i].index;
         x = y;
@@ -147,19 +150,22 @@ static int backward(struct model *m, const struct model_scale *scale)
 
 /* ---- one step, from outside ------------------------------------------------------------------- */
 
-static int check_batch(const struct model *m, const struct model_batch *b, struct glm_error *err)
+static int check_batch(
+    const struct model *m, const struct model_batch *b, struct glm_error *err)
 {
     const struct model_options *o = &m->options;
     if (b->tokens < 1 || b->tokens > o->max_tokens || b->sequences < 1
         || b->sequences > o->max_sequences)
         return glm_fail(err, GLM_EFORMAT,
-            "a batch of %lld tokens in %lld sequences: expected 1 to %lld tokens, 1 to %lld "
+            "a batch of %lld tokens in %lld sequences: expected 1 to %lld tokens, 1 to "
+            "%lld "
             "sequences",
             (long long)b->tokens, (long long)b->sequences, (long long)o->max_tokens,
             (long long)o->max_sequences);
     if (b->cu_seqlens[0] != 0 || b->cu_seqlens[b->sequences] != b->tokens)
-        return glm_fail(err, GLM_EFORMAT, "a batch of %lld tokens whose sequences cover %d to %d",
-            (long long)b->tokens, (int)b->cu_seqlens[0], (int)b->cu_seqlens[b->sequences]);
+        return glm_fail(err, GLM_EFORMAT,
+            "a batch of %lld tokens whose sequences cover %d to %d", (long long)b->tokens,
+            (int)b->cu_seqlens[0], (int)b->cu_seqlens[b->sequences]);
     for (int64_t s = 0; s < b->sequences; s++)
         if (b->cu_seqlens[s + 1] <= b->cu_seqlens[s])
             return glm_fail(err, GLM_EFORMAT, "sequence %lld of the batch has no tokens",
@@ -225,7 +231,8 @@ int model_forward(struct model *m, const struct model_batch *batch,
     return 0;
 }
 
-int model_backward(struct model *m, const struct model_scale *scale, struct glm_error *err)
+int model_backward(
+    struct model *m, const struct model_scale *scale, struct glm_error *err)
 {
     if (!m->recorded)
         return glm_fail(err, GLM_EUSAGE, "backward without a forward that recorded");
@@ -239,8 +246,8 @@ int model_backward(struct model *m, const struct model_scale *scale, struct glm_
 
 /* ---- making it -------------------------------------------------------------------------------- */
 
-static int check_options(const struct table *t, const struct model_options *o,
-    struct glm_error *err)
+static int check_options(
+    const struct table *t, const struct model_options *o, struct glm_error *err)
 {
     if (o->dtype != GLM_BF16 && o->dtype != GLM_F32 && o->dtype != GLM_F64)
         return glm_fail(err, GLM_EUSAGE, "a model of %s: expected BF16, F32 or F64",
@@ -251,7 +258,8 @@ static int check_options(const struct table *t, const struct model_options *o,
     if (o->indexer_loss == MODEL_INDEXER_DENSE && !o->dense_attention)
         return glm_fail(err, GLM_EUSAGE, "the dense indexer loss needs dense attention");
     if (o->indexer_loss == MODEL_INDEXER_SPARSE && o->dense_attention)
-        return glm_fail(err, GLM_EUSAGE, "the sparse indexer loss needs sparse attention");
+        return glm_fail(
+            err, GLM_EUSAGE, "the sparse indexer loss needs sparse attention");
     if (o->stage == MODEL_TRAIN_INDEXER && o->indexer_loss == MODEL_INDEXER_OFF)
         return glm_fail(err, GLM_EUSAGE, "only the indexer learns, and its loss is off");
     if (o->stage == MODEL_FREEZE_INDEXER && o->indexer_loss != MODEL_INDEXER_OFF)
@@ -262,7 +270,8 @@ static int check_options(const struct table *t, const struct model_options *o,
     return 0;
 }
 
-static int bind_all(struct model *m, const struct model_param *params, struct glm_error *err)
+static int bind_all(
+    struct model *m, const struct model_param *params, struct glm_error *err)
 {
     const struct model_config *c = &m->table->config;
     const struct bind b = {.table = m->table, .params = params, .options = &m->options};
@@ -278,13 +287,21 @@ static int bind_all(struct model *m, const struct model_param *params, struct gl
     return m->options.mtp ? bind_mtp(&b, c->num_hidden_layers, &m->mtp, err) : 0;
 }
 
-static void prepare_run(struct model *m, const struct kernels *k, bool dry, struct glm_error *err)
+static void prepare_run(
+    struct model *m, const struct kernels *k, bool dry, struct glm_error *err)
 {
     const struct model_config *c = &m->table->config;
     const struct model_options *o = &m->options;
-    m->run = (struct run){.k = k, .stream = m->stream, .err = err, .c = c, .o = o,
-        .dtype = o->dtype, .acc = o->dtype == GLM_F64 ? GLM_F64 : GLM_F32, .T = o->max_tokens,
-        .S = o->max_sequences, .dry = dry,
+    m->run = (struct run){.k = k,
+        .stream = m->stream,
+        .err = err,
+        .c = c,
+        .o = o,
+        .dtype = o->dtype,
+        .acc = o->dtype == GLM_F64 ? GLM_F64 : GLM_F32,
+        .T = o->max_tokens,
+        .S = o->max_sequences,
+        .dry = dry,
         .K = c->index_topk < o->max_tokens ? c->index_topk : o->max_tokens};
 }
 
@@ -298,17 +315,17 @@ static int allocate(struct model *m, struct glm_error *err)
     const size_t keep = m->run.keep.peak, temp = m->run.temp.peak;
     m->block = aligned_alloc(ARENA_ALIGN, keep + temp);
     if (!m->block)
-        return glm_fail(err, GLM_ENOMEM, "no memory for the model's buffers, %zu bytes",
-            keep + temp);
+        return glm_fail(
+            err, GLM_ENOMEM, "no memory for the model's buffers, %zu bytes", keep + temp);
     prepare_run(m, m->k, false, NULL);
     m->run.keep = (struct arena){.base = m->block, .size = keep};
     m->run.temp = (struct arena){.base = (char *)m->block + keep, .size = temp};
     return 0;
 }
 
-int model_new(struct model **out, const struct table *table, const struct model_param *params,
-    const struct model_options *options, const struct kernels *k, glm_stream stream,
-    struct glm_error *err)
+int model_new(struct model **out, const struct table *table,
+    const struct model_param *params, const struct model_options *options,
+    const struct kernels *k, glm_stream stream, struct glm_error *err)
 {
     const size_t layers = (size_t)table->config.num_hidden_layers + options->mtp;
     struct model *m = NULL;

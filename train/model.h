@@ -43,16 +43,17 @@ struct model_options {
     bool mtp; /* the stored layer, once (depth 1) */
     double mtp_coeff;
     bool dense_attention; /* all visible keys; the indexer runs only for its dense loss */
-    bool absorbed;        /* attention over latent keys instead of expanded heads: equal to rounding */
+    bool
+        absorbed; /* attention over latent keys instead of expanded heads: equal to rounding */
     bool hf_rounding, hf_scales; /* as transformers rounds and scales, for parity */
     bool zero_padding_row_grad;  /* the padding token's embedding row gets no gradient */
-    bool inference;              /* no backward: the indexer's loss is computed in forward */
+    bool inference; /* no backward: the indexer's loss is computed in forward */
 };
 
 /* One row of the table as the model sees it. */
 struct model_param {
     const void *w; /* elem; F32 for the router bias. A stack is [E,out,in]. */
-    void *dw;      /* acc, +=; NULL only for what the stage freezes and for the router bias */
+    void *dw; /* acc, +=; NULL only for what the stage freezes and for the router bias */
 };
 
 struct model_batch { /* lives until backward is done */
@@ -64,8 +65,9 @@ struct model_batch { /* lives until backward is done */
 
 /* Recorded choices to use instead of the model's own; per layer, MTP layer last. */
 struct model_replay {
-    const int32_t *const *index;  /* [T,K] of a layer that owns an indexer, else NULL */
-    const int32_t *const *expert; /* [T,experts per token] ascending; NULL for dense layers */
+    const int32_t *const *index; /* [T,K] of a layer that owns an indexer, else NULL */
+    const int32_t *const
+        *expert; /* [T,experts per token] ascending; NULL for dense layers */
 };
 
 struct model_scale {
@@ -76,7 +78,8 @@ struct model_losses {
     double lm_sum, mtp_sum;
     int64_t lm_count, mtp_count; /* targets */
     int64_t layers;              /* MTP layer included */
-    const double *indexer_sum;   /* [layers]: sum of KL over rows, 0 without an indexer. After
+    const double
+        *indexer_sum; /* [layers]: sum of KL over rows, 0 without an indexer. After
                                     backward; after forward for inference. */
     int64_t indexer_rows, indexer_layers;
 };
@@ -84,22 +87,24 @@ struct model_losses {
 struct model;
 
 /* params: one per row of the table, in its order; borrowed, as table and stream are. */
-int model_new(struct model **out, const struct table *table, const struct model_param *params,
-    const struct model_options *options, const struct kernels *k, glm_stream stream,
-    struct glm_error *err);
+int model_new(struct model **out, const struct table *table,
+    const struct model_param *params, const struct model_options *options,
+    const struct kernels *k, glm_stream stream, struct glm_error *err);
 void model_free(struct model *m);
 size_t model_bytes(const struct model *m); /* of the buffers */
 
 int model_forward(struct model *m, const struct model_batch *batch,
     const struct model_replay *replay, struct glm_error *err);
-int model_backward(struct model *m, const struct model_scale *scale, struct glm_error *err);
+int model_backward(
+    struct model *m, const struct model_scale *scale, struct glm_error *err);
 const struct model_losses *model_losses(const struct model *m);
 
 /* Of the last forward, valid until the next. */
 int64_t model_keys(const struct model *m); /* K: columns of an index set */
-const int32_t *model_index(const struct model *m, int64_t layer);  /* [T,K]; NULL: none */
-const int32_t *model_expert(const struct model *m, int64_t layer); /* [T,k]; NULL: dense layer */
-const void *model_hidden(const struct model *m);     /* [T,H] elem, what the head is given */
+const int32_t *model_index(const struct model *m, int64_t layer); /* [T,K]; NULL: none */
+const int32_t *model_expert(
+    const struct model *m, int64_t layer);       /* [T,k]; NULL: dense layer */
+const void *model_hidden(const struct model *m); /* [T,H] elem, what the head is given */
 const void *model_mtp_hidden(const struct model *m); /* NULL without MTP */
 /* Tokens sent to each expert, added to load[E]; nothing for a dense layer. */
 void model_add_loads(const struct model *m, int64_t layer, int64_t *load);

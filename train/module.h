@@ -77,11 +77,11 @@ int linear_fwd(struct run *r, const struct linear *l, const void *x, void *y);
 /* The same with a result in acc. */
 int linear_fwd_acc(struct run *r, const struct linear *l, const void *x, void *y);
 /* dx = dy W, or dx += dy W (rounded to elem again); dy of type dy_type. */
-int linear_dx(struct run *r, const struct linear *l, const void *dy, enum glm_dtype dy_type,
-    void *dx, bool accumulate);
+int linear_dx(struct run *r, const struct linear *l, const void *dy,
+    enum glm_dtype dy_type, void *dx, bool accumulate);
 /* dW += dy^T x; nothing for a frozen parameter. */
-int linear_dw(struct run *r, const struct linear *l, const void *dy, enum glm_dtype dy_type,
-    const void *x);
+int linear_dw(struct run *r, const struct linear *l, const void *dy,
+    enum glm_dtype dy_type, const void *x);
 
 /* RMSNorm with its statistics. x rows lie x_stride apart (0: D). */
 struct norm {
@@ -93,7 +93,7 @@ struct norm {
 
 int norm_fwd(struct run *r, struct norm *n, const void *x, int64_t x_stride, void *y);
 /* dx (rows dx_stride apart) = gradient + dx_add (NULL: none). */
-int norm_bwd(struct run *r, const struct norm *n, const void *dy, const void *x, int64_t x_stride,
-    const void *dx_add, void *dx, int64_t dx_stride);
+int norm_bwd(struct run *r, const struct norm *n, const void *dy, const void *x,
+    int64_t x_stride, const void *dx_add, void *dx, int64_t dx_stride);
 
 #endif

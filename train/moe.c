@@ -24,7 +24,8 @@ static int route(struct moe *m, struct run *r, const void *x, const int32_t *giv
                .expert = given ? (int32_t *)(uintptr_t)given : expert, .logit = logit,
                .bias = m->bias, .T = r->T, .E = E, .K = K, .groups = c->n_group,
                .topk_groups = c->topk_group, .factor = c->routed_scaling_factor,
-               .norm = c->norm_topk_prob, .given = given != NULL, .dtype = r->dtype) == 0)
+               .norm = c->norm_topk_prob, .given = given != NULL, .dtype = r->dtype)
+            == 0)
         (void)RUN(r, moe_plan, .token = m->token, .slot = m->slot, .row = m->row,
             .offset = m->offset, .expert = m->expert, .T = r->T, .E = E, .K = K);
     r->temp.at = mark;
@@ -32,8 +33,9 @@ static int route(struct moe *m, struct run *r, const void *x, const int32_t *giv
 }
 
 /* out rows = in rows times each expert's matrix, transposed (NT) or not (NN). */
-static int grouped(struct run *r, const struct moe *m, enum group_kind kind, const void *in,
-    int64_t width, const void *w, void *out, int64_t out_width, bool accumulate)
+static int grouped(struct run *r, const struct moe *m, enum group_kind kind,
+    const void *in, int64_t width, const void *w, void *out, int64_t out_width,
+    bool accumulate)
 {
     return RUN(r, grouped_gemm, .c = out, .a = in, .b = w, .offset = m->offset,
         .G = r->c->n_routed_experts, .N = out_width, .K = width, .accumulate = accumulate,
@@ -49,8 +51,9 @@ static int experts_fwd(struct moe *m, struct run *r, const void *x)
     m->u = keep_elem(r, rows * M);
     m->h = keep_elem(r, rows * M);
     m->f = keep_elem(r, rows * H);
-    if (RUN(r, moe_gather, .y = m->x, .x = x, .token = m->token, .T = r->T, .rows = rows, .H = H,
-            .dtype = r->dtype) != 0
+    if (RUN(r, moe_gather, .y = m->x, .x = x, .token = m->token, .T = r->T, .rows = rows,
+            .H = H, .dtype = r->dtype)
+            != 0
         || grouped(r, m, GROUP_NT, m->x, H, m->gate.w, m->g, M, false) != 0
         || grouped(r, m, GROUP_NT, m->x, H, m->up.w, m->u, M, false) != 0
         || mlp_act_fwd(r, m->g, m->u, m->h, rows * M) != 0)
@@ -61,7 +64,8 @@ static int experts_fwd(struct moe *m, struct run *r, const void *x)
 #ifdef MUTATE_SHARED_SCALED
 static void scale_shared(struct run *r, void *shared)
 {
-    for (int64_t i = 0; !r->dry && r->dtype == GLM_F32 && i < r->T * r->c->hidden_size; i++)
+    for (int64_t i = 0; !r->dry && r->dtype == GLM_F32 && i < r->T * r->c->hidden_size;
+         i++)
         ((float *)shared)[i] *= (float)r->c->routed_scaling_factor;
 }
 #endif
@@ -77,9 +81,9 @@ int moe_fwd(struct moe *m, struct run *r, const void *x, const int32_t *given, v
 #ifdef MUTATE_SHARED_SCALED
     scale_shared(r, shared);
 #endif
-    (void)RUN(r, moe_combine_fwd, .y = y, .f = m->f, .shared = shared, .weight = m->weight,
-        .row = m->row, .T = r->T, .K = K, .H = H, .hf_rounding = r->o->hf_rounding,
-        .dtype = r->dtype);
+    (void)RUN(r, moe_combine_fwd, .y = y, .f = m->f, .shared = shared,
+        .weight = m->weight, .row = m->row, .T = r->T, .K = K, .H = H,
+        .hf_rounding = r->o->hf_rounding, .dtype = r->dtype);
 out:
     r->temp.at = mark;
     return r->err->code;
@@ -94,8 +98,8 @@ static int grouped_dw(struct run *r, const struct moe *m, const void *dy, int64_
     if (!dw)
         return 0;
     return RUN(r, grouped_gemm, .c = dw, .a = dy, .b = x, .offset = m->offset,
-        .G = r->c->n_routed_experts, .N = out, .K = in, .accumulate = true, .kind = GROUP_TN,
-        .a_type = r->dtype, .b_type = r->dtype, .c_type = r->acc);
+        .G = r->c->n_routed_experts, .N = out, .K = in, .accumulate = true,
+        .kind = GROUP_TN, .a_type = r->dtype, .b_type = r->dtype, .c_type = r->acc);
 }
 
 /* df [T*K,H] -> dx [T*K,H], and the experts' gradients. */
@@ -104,7 +108,8 @@ static int experts_bwd(struct moe *m, struct run *r, const void *df, void *dx)
     const int64_t rows = r->T * r->c->num_experts_per_tok;
     const int64_t H = r->c->hidden_size, M = r->c->moe_intermediate_size;
     const size_t mark = r->temp.at;
-    void *dh = temp_elem(r, rows * M), *dg = temp_elem(r, rows * M), *du = temp_elem(r, rows * M);
+    void *dh = temp_elem(r, rows * M), *dg = temp_elem(r, rows * M),
+         *du = temp_elem(r, rows * M);
     if (grouped_dw(r, m, df, H, m->h, M, m->down.dw) == 0
         && grouped(r, m, GROUP_NN, df, H, m->down.w, dh, M, false) == 0
         && mlp_act_bwd(r, m->g, m->u, dh, dg, du, rows * M) == 0
@@ -117,7 +122,8 @@ static int experts_bwd(struct moe *m, struct run *r, const void *df, void *dx)
 }
 
 /* dweight [T,K] -> dx [T,H], and the router's gradient. */
-static int route_bwd(struct moe *m, struct run *r, const void *x, const void *dweight, void *dx)
+static int route_bwd(
+    struct moe *m, struct run *r, const void *x, const void *dweight, void *dx)
 {
     const int64_t E = r->c->n_routed_experts, K = r->c->num_experts_per_tok;
     const size_t mark = r->temp.at;
@@ -125,7 +131,8 @@ static int route_bwd(struct moe *m, struct run *r, const void *x, const void *dw
     if (RUN(r, router_bwd, .dlogit = dlogit, .dweight = dweight, .score = m->score,
             .weight = m->weight, .expert = m->expert, .T = r->T, .E = E, .K = K,
             .factor = r->c->routed_scaling_factor, .norm = r->c->norm_topk_prob,
-            .dtype = r->dtype) == 0
+            .dtype = r->dtype)
+            == 0
         && linear_dw(r, &m->router, dlogit, r->acc, x) == 0)
         linear_dx(r, &m->router, dlogit, r->acc, dx, false);
     r->temp.at = mark;
@@ -141,7 +148,8 @@ int moe_bwd(struct moe *m, struct run *r, const void *x, const void *dy, void *d
     void *dshared = m->shared.gate.out > 0 ? temp_elem(r, r->T * H) : NULL;
     if (RUN(r, moe_combine_bwd, .df = df, .dweight = dweight, .dy = dy, .f = m->f,
             .weight = m->weight, .row = m->row, .T = r->T, .K = K, .H = H,
-            .dtype = r->dtype) != 0
+            .dtype = r->dtype)
+            != 0
         || experts_bwd(m, r, df, drows) != 0 || route_bwd(m, r, x, dweight, drouter) != 0
         || (dshared && mlp_bwd(&m->shared, r, x, dy, dshared) != 0))
         goto out;

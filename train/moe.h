@@ -10,11 +10,11 @@ struct moe {
     struct model_param gate, up, down; /* stacks [E,M,H], [E,M,H], [E,H,M] */
     struct mlp shared;                 /* gate.out 0: no shared expert */
     /* Recorded: */
-    const int32_t *expert;             /* [T,K] ascending: the choice, or the replay's */
-    void *score, *weight;              /* [T,E], [T,K] acc */
+    const int32_t *expert; /* [T,K] ascending: the choice, or the replay's */
+    void *score, *weight;  /* [T,E], [T,K] acc */
     int32_t *token, *slot, *row, *offset;
-    void *x;                           /* [T*K,H] rows by expert */
-    void *g, *u, *h, *f;               /* [T*K,M] thrice; [T*K,H] */
+    void *x;             /* [T*K,H] rows by expert */
+    void *g, *u, *h, *f; /* [T*K,M] thrice; [T*K,H] */
 };
 
 /* given: recorded experts to use instead of the router's choice, or NULL. */

@@ -1,21 +1,23 @@
+/* Depth 1 of multi-token prediction. */
 #include "train/mtp.h"
 
 #include "train/mutate.h"
 
-void mtp_shift(int32_t *out, const int32_t *in, const int32_t *cu_seqlens, int64_t sequences,
-    int32_t fill)
+void mtp_shift(int32_t *out, const int32_t *in, const int32_t *cu_seqlens,
+    int64_t sequences, int32_t fill)
 {
     for (int64_t s = 0; s < sequences; s++)
         for (int32_t t = cu_seqlens[s]; t < cu_seqlens[s + 1]; t++)
             out[t] = t + 1 < cu_seqlens[s + 1] ? in[t + 1] : fill;
 }
 
-int mtp_embedding_bwd(struct run *r, const struct model_param *embedding, const int32_t *ids,
-    const void *dx)
+int mtp_embedding_bwd(struct run *r, const struct model_param *embedding,
+    const int32_t *ids, const void *dx)
 {
     return RUN(r, embedding_bwd, .dtable = embedding->dw, .dy = dx, .ids = ids, .T = r->T,
         .V = r->c->vocab_size, .H = r->c->hidden_size,
-        .skip_id = r->o->zero_padding_row_grad ? r->c->pad_token_id : -1, .dtype = r->dtype);
+        .skip_id = r->o->zero_padding_row_grad ? r->c->pad_token_id : -1,
+        .dtype = r->dtype);
 }
 
 /* Column of eh_proj's input at which the embedding and the hidden state begin. */
@@ -30,7 +32,8 @@ static void order(const struct run *r, int64_t *embedding, int64_t *hidden)
 #endif
 }
 
-static int normed_half(struct run *r, struct norm *n, const void *x, void *cat, int64_t at)
+static int normed_half(
+    struct run *r, struct norm *n, const void *x, void *cat, int64_t at)
 {
     const int64_t H = r->c->hidden_size;
     const size_t mark = r->temp.at;
@@ -42,9 +45,9 @@ static int normed_half(struct run *r, struct norm *n, const void *x, void *cat, 
     return r->err->code;
 }
 
-int mtp_fwd(struct mtp *m, struct run *r, const struct model_param *embedding, const void *hidden,
-    const int32_t *ids, const int32_t *target, const int32_t *given_index,
-    const int32_t *given_expert)
+int mtp_fwd(struct mtp *m, struct run *r, const struct model_param *embedding,
+    const void *hidden, const int32_t *ids, const int32_t *target,
+    const int32_t *given_index, const int32_t *given_expert)
 {
     const int64_t H = r->c->hidden_size, n = r->T * H;
     int64_t e_at, h_at;
@@ -57,7 +60,8 @@ int mtp_fwd(struct mtp *m, struct run *r, const struct model_param *embedding, c
     m->y = keep_elem(r, n);
     m->out = keep_elem(r, n);
     if (RUN(r, embedding_fwd, .y = m->e, .table = embedding->w, .ids = ids, .T = r->T,
-            .V = r->c->vocab_size, .H = H, .dtype = r->dtype) != 0
+            .V = r->c->vocab_size, .H = H, .dtype = r->dtype)
+            != 0
         || normed_half(r, &m->enorm, m->e, m->cat, e_at) != 0
         || normed_half(r, &m->hnorm, hidden, m->cat, h_at) != 0
         || linear_fwd(r, &m->eh_proj, m->cat, m->u) != 0
@@ -68,16 +72,17 @@ int mtp_fwd(struct mtp *m, struct run *r, const struct model_param *embedding, c
 }
 
 /* dx [T,H] = du times one half of eh_proj's columns. */
-static int half_dx(struct run *r, const struct mtp *m, const void *du, int64_t at, void *dx)
+static int half_dx(
+    struct run *r, const struct mtp *m, const void *du, int64_t at, void *dx)
 {
     const int64_t H = r->c->hidden_size;
-    return RUN(r, gemm, .c = dx, .a = du, .b = elem_at(r, m->eh_proj.p.w, at), .M = r->T, .N = H,
-        .K = H, .lda = H, .ldb = 2 * H, .ldc = H, .a_type = r->dtype, .b_type = r->dtype,
-        .c_type = r->dtype);
+    return RUN(r, gemm, .c = dx, .a = du, .b = elem_at(r, m->eh_proj.p.w, at), .M = r->T,
+        .N = H, .K = H, .lda = H, .ldb = 2 * H, .ldc = H, .a_type = r->dtype,
+        .b_type = r->dtype, .c_type = r->dtype);
 }
 
-int mtp_bwd(struct mtp *m, struct run *r, const struct model_param *embedding, double scale,
-    void *dhidden)
+int mtp_bwd(struct mtp *m, struct run *r, const struct model_param *embedding,
+    double scale, void *dhidden)
 {
     const int64_t n = r->T * r->c->hidden_size;
     const size_t mark = r->temp.at;

@@ -17,25 +17,25 @@ struct mtp {
     struct layer layer;
     struct head head;
     /* Recorded: */
-    const void *hidden;     /* [T,H] that came in */
-    const int32_t *ids;     /* [T] one row ahead, inside each sequence */
-    void *e, *cat, *u, *y;  /* embedding [T,H]; [T,2H]; layer's input and output */
-    void *out;              /* [T,H] normed */
+    const void *hidden;    /* [T,H] that came in */
+    const int32_t *ids;    /* [T] one row ahead, inside each sequence */
+    void *e, *cat, *u, *y; /* embedding [T,H]; [T,2H]; layer's input and output */
+    void *out;             /* [T,H] normed */
 };
 
-int mtp_fwd(struct mtp *m, struct run *r, const struct model_param *embedding, const void *hidden,
-    const int32_t *ids, const int32_t *target, const int32_t *given_index,
-    const int32_t *given_expert);
+int mtp_fwd(struct mtp *m, struct run *r, const struct model_param *embedding,
+    const void *hidden, const int32_t *ids, const int32_t *target,
+    const int32_t *given_index, const int32_t *given_expert);
 /* scale: of the gradient of the sum of cross-entropies. dhidden [T,H] is overwritten. */
-int mtp_bwd(struct mtp *m, struct run *r, const struct model_param *embedding, double scale,
-    void *dhidden);
+int mtp_bwd(struct mtp *m, struct run *r, const struct model_param *embedding,
+    double scale, void *dhidden);
 
 /* out[i] = in[i+1] where that is the same sequence, else fill. */
-void mtp_shift(int32_t *out, const int32_t *in, const int32_t *cu_seqlens, int64_t sequences,
-    int32_t fill);
+void mtp_shift(int32_t *out, const int32_t *in, const int32_t *cu_seqlens,
+    int64_t sequences, int32_t fill);
 
 /* The embedding's gradient, the padding row's left out if the options say so. */
-int mtp_embedding_bwd(struct run *r, const struct model_param *embedding, const int32_t *ids,
-    const void *dx);
+int mtp_embedding_bwd(struct run *r, const struct model_param *embedding,
+    const int32_t *ids, const void *dx);
 
 #endif

@@ -7,6 +7,8 @@
 #include "train/flops.h"
 #include "train/gradnorm.h"
 #include "train/metrics.h"
+#include "train/model.h"
+#include "train/modelparams.h"
 #include "train/optimizer.h"
 #include "train/params.h"
 #include "train/recipe.h"

@@ -47,8 +47,8 @@ static void rows(const void *ctx, int64_t begin, int64_t end)
 OP_FN(blocks)
 {
     if (p->T < 0 || p->N < 1 || p->D < 1 || (p->sum && p->add))
-        return CHECK_SHAPE3(err, "blocks", "T %lld, N %lld, D %lld, or a sum with a second input",
-            p->T, p->N, p->D);
+        return CHECK_SHAPE3(err, "blocks",
+            "T %lld, N %lld, D %lld, or a sum with a second input", p->T, p->N, p->D);
     pool_each(stream, p->T, 1, rows, p);
     return 0;
 }

@@ -20,9 +20,21 @@ static void check(enum glm_dtype type, struct shape s, glm_stream stream)
     const enum glm_dtype in = s.acc_in ? op_acc(type) : type;
     void *x = values_random(in, T * ROW, 1, 1.0), *a = values_random(in, T * ROW, 2, 1.0);
     void *y = values_filled(type, T * ROW, 7);
-    const struct blocks p = {.y = y, .x = x, .add = s.add ? a : NULL, .T = T, .N = N, .D = D,
-        .y_row = ROW, .y_head = HEAD, .x_row = ROW, .x_head = s.x_head, .add_row = ROW,
-        .add_head = HEAD, .acc_in = s.acc_in, .sum = s.sum, .dtype = type};
+    const struct blocks p = {.y = y,
+        .x = x,
+        .add = s.add ? a : NULL,
+        .T = T,
+        .N = N,
+        .D = D,
+        .y_row = ROW,
+        .y_head = HEAD,
+        .x_row = ROW,
+        .x_head = s.x_head,
+        .add_row = ROW,
+        .add_head = HEAD,
+        .acc_in = s.acc_in,
+        .sum = s.sum,
+        .dtype = type};
     cr_assert_eq(kernels_find("cpu")->blocks(&p, stream, &err), 0, "%s", err.text);
     double *want = op_doubles(type, y, T * ROW);
     for (int64_t i = 0; i < T * ROW; i++)
@@ -52,9 +64,10 @@ static void check(enum glm_dtype type, struct shape s, glm_stream stream)
 
 Test(blocks, move_add_and_sum_as_the_formula_says)
 {
-    const struct shape shapes[] = {{.x_head = HEAD}, {.x_head = 0}, {.x_head = HEAD, .acc_in = true},
-        {.x_head = HEAD, .add = true}, {.x_head = 0, .add = true, .acc_in = true},
-        {.x_head = HEAD, .sum = true}, {.x_head = HEAD, .sum = true, .acc_in = true}};
+    const struct shape shapes[] = {{.x_head = HEAD}, {.x_head = 0},
+        {.x_head = HEAD, .acc_in = true}, {.x_head = HEAD, .add = true},
+        {.x_head = 0, .add = true, .acc_in = true}, {.x_head = HEAD, .sum = true},
+        {.x_head = HEAD, .sum = true, .acc_in = true}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (int t = 0; t < VALUE_TYPES; t++)
             for (int p = 0; p < VALUE_POOLS; p++)
@@ -65,7 +78,7 @@ Test(blocks, refuse_a_sum_of_two_inputs)
 {
     struct glm_error err = {0};
     float x[4] = {0};
-    const struct blocks p = {.y = x, .x = x, .add = x, .T = 1, .N = 2, .D = 2, .sum = true,
-        .dtype = GLM_F32};
+    const struct blocks p = {
+        .y = x, .x = x, .add = x, .T = 1, .N = 2, .D = 2, .sum = true, .dtype = GLM_F32};
     cr_expect_eq(kernels_find("cpu")->blocks(&p, NULL, &err), GLM_EFORMAT);
 }

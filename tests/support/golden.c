@@ -1,3 +1,4 @@
+/* Safetensors, just enough for our own golden files. */
 #include "tests/support/golden.h"
 
 #include <jansson.h>
@@ -53,18 +54,20 @@ void golden_close(struct golden *g)
 
 const char *golden_text(const struct golden *g, const char *key)
 {
-    return json_string_value(json_object_get(json_object_get(g->header, "__metadata__"), key));
+    return json_string_value(
+        json_object_get(json_object_get(g->header, "__metadata__"), key));
 }
 
-static const void *find(const struct golden *g, const char *name, const char *type, size_t width,
-    int64_t *n)
+static const void *find(
+    const struct golden *g, const char *name, const char *type, size_t width, int64_t *n)
 {
     const json_t *line = json_object_get(g->header, name);
     const json_t *at = json_object_get(line, "data_offsets");
     const char *dtype = json_string_value(json_object_get(line, "dtype"));
     const size_t begin = (size_t)json_integer_value(json_array_get(at, 0));
     const size_t end = (size_t)json_integer_value(json_array_get(at, 1));
-    if (!dtype || strcmp(dtype, type) != 0 || begin > end || end > g->size || begin % width != 0)
+    if (!dtype || strcmp(dtype, type) != 0 || begin > end || end > g->size
+        || begin % width != 0)
         return NULL;
     *n = (int64_t)((end - begin) / width);
     return g->bytes + begin;

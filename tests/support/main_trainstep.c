@@ -24,7 +24,8 @@ static int step(struct tinymodel *t, struct model *m, const struct model_batch *
         return err->code;
     const struct model_losses *l = model_losses(m);
     const double mean = l->lm_sum / (double)l->lm_count;
-    if (model_backward(m, &(struct model_scale){.lm = 1.0 / (double)l->lm_count}, err) != 0)
+    if (model_backward(m, &(struct model_scale){.lm = 1.0 / (double)l->lm_count}, err)
+        != 0)
         return err->code;
     printf("%.6f %.7f\n", now() - began, mean);
     fflush(stdout);
@@ -57,8 +58,10 @@ int main(int argc, char **argv)
     struct tinymodel *t = tinymodel_new(config, 1, false, dtype, true);
     int *lengths = lengths_of(sequences, length);
     struct tinybatch b = tinybatch_new(lengths, t->table->config.vocab_size, 1);
-    const struct model_options o = {.dtype = dtype, .max_tokens = b.batch.tokens,
-        .max_sequences = sequences, .zero_padding_row_grad = true};
+    const struct model_options o = {.dtype = dtype,
+        .max_tokens = b.batch.tokens,
+        .max_sequences = sequences,
+        .zero_padding_row_grad = true};
     glm_stream stream = kernels_find("cpu")->stream_new(atoi(argv[5]), &err);
     if (stream) {
         struct model *m = tinymodel_model(t, &o, stream);

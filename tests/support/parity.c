@@ -1,3 +1,4 @@
+/* One run of the model on a golden batch; every figure is the worst of its kind. */
 #include "tests/support/parity.h"
 
 #include <math.h>
@@ -63,9 +64,19 @@ static int logits(struct run *r)
     if (!want || n != T * V)
         return missing(r, "logits");
     void *got = op_zeros(r->t->dtype, n);
-    const int code = kernels_find("cpu")->gemm(&(struct gemm){.c = got, .a = model_hidden(r->m),
-        .b = r->t->params[head].w, .M = T, .N = V, .K = H, .lda = H, .ldb = H, .ldc = V,
-        .trans_b = true, .a_type = r->t->dtype, .b_type = r->t->dtype, .c_type = r->t->dtype},
+    const int code = kernels_find("cpu")->gemm(&(struct gemm){.c = got,
+                                                   .a = model_hidden(r->m),
+                                                   .b = r->t->params[head].w,
+                                                   .M = T,
+                                                   .N = V,
+                                                   .K = H,
+                                                   .lda = H,
+                                                   .ldb = H,
+                                                   .ldc = V,
+                                                   .trans_b = true,
+                                                   .a_type = r->t->dtype,
+                                                   .b_type = r->t->dtype,
+                                                   .c_type = r->t->dtype},
         NULL, r->err);
     double *a = op_doubles(r->t->dtype, got, n), *b = op_doubles(GLM_F32, want, n);
     r->out->logits = apart(a, b, n);
@@ -136,14 +147,16 @@ static int64_t place(const char *name, int64_t k, int64_t size)
     return (int64_t)(((uint64_t)x[1] << 32 | x[0]) % (uint64_t)size);
 }
 
-static void one_gradient(struct run *r, int64_t i, const double *stat, const float *want, int64_t n)
+static void one_gradient(
+    struct run *r, int64_t i, const double *stat, const float *want, int64_t n)
 {
     const char *name = r->t->table->entries[i].name;
     const int64_t size = tinymodel_count(r->t, i);
     double *a = op_zeros(GLM_F64, n), *b = op_doubles(GLM_F32, want, n);
     double worst = 0, sum = 0;
     for (int64_t k = 0; k < n; k++) {
-        a[k] = op_at(r->t->acc, r->t->params[i].dw, r->out->whole ? k : place(name, k, size));
+        a[k] = op_at(
+            r->t->acc, r->t->params[i].dw, r->out->whole ? k : place(name, k, size));
         worst = fabs(a[k] - b[k]) > worst || a[k] != a[k] ? fabs(a[k] - b[k]) : worst;
     }
     for (int64_t k = 0; k < size; k++) {
@@ -152,7 +165,8 @@ static void one_gradient(struct run *r, int64_t i, const double *stat, const flo
     }
     const double cosine = cosine_gap(a, b, n), gradient = worst / stat[2];
     const double norm = fabs(sqrt(sum) - stat[0]) / stat[0];
-    r->out->cosine = cosine > r->out->cosine || cosine != cosine ? cosine : r->out->cosine;
+    r->out->cosine =
+        cosine > r->out->cosine || cosine != cosine ? cosine : r->out->cosine;
     r->out->norm = norm > r->out->norm || norm != norm ? norm : r->out->norm;
     if (gradient > r->out->gradient || gradient != gradient) {
         r->out->gradient = gradient;
@@ -207,7 +221,9 @@ static int batch(struct run *r)
     r->b.cu_seqlens = golden_i32(r->g, "cu_seqlens", &n);
     r->b.tokens = T;
     r->b.sequences = n - 1;
-    return r->b.ids && r->b.positions && r->b.targets && r->b.cu_seqlens ? 0 : missing(r, "ids");
+    return r->b.ids && r->b.positions && r->b.targets && r->b.cu_seqlens
+        ? 0
+        : missing(r, "ids");
 }
 
 /* The sets that transformers chose in bfloat16. */
@@ -250,7 +266,8 @@ static int train(struct run *r)
     const bool low = r->o->dtype == GLM_BF16;
     r->m = tinymodel_model(r->t, &o, stream);
     if ((low && bf16_sets(r, index, expert) != 0)
-        || model_forward(r->m, &r->b, low ? &replay : NULL, r->err) != 0 || logits(r) != 0 || low)
+        || model_forward(r->m, &r->b, low ? &replay : NULL, r->err) != 0 || logits(r) != 0
+        || low)
         goto out;
     const struct model_losses *l = model_losses(r->m);
     const struct model_scale scale = {.lm = 1.0 / (double)l->lm_count,

@@ -11,21 +11,22 @@
 enum { PARITY_NAME = 128 };
 
 struct parity_options {
-    bool both;     /* MTP and the indexer's loss on: against the float64 reference */
+    bool both; /* MTP and the indexer's loss on: against the float64 reference */
     bool absorbed;
     enum glm_dtype dtype; /* F32, F64; BF16: only bf16_cosine is set */
     int threads;
 };
 
 struct parity {
-    bool whole;               /* every element of every gradient was compared */
-    double logits, loss, mtp, kl; /* largest difference over largest reference */
+    bool whole;                        /* every element of every gradient was compared */
+    double logits, loss, mtp, kl;      /* largest difference over largest reference */
     int64_t index_wrong, expert_wrong; /* rows whose set is another */
     int64_t gradients, elements;
-    double cosine, gradient, norm; /* the worst tensor's: 1 - cosine, max|d| / max|ref|, norm */
-    char worst[PARITY_NAME];  /* by gradient */
-    bool indexer_still;       /* without its loss, the indexer's gradients are exactly 0 */
-    double bf16_cosine;       /* of the logits with those of transformers in bfloat16 */
+    double cosine, gradient,
+        norm;                /* the worst tensor's: 1 - cosine, max|d| / max|ref|, norm */
+    char worst[PARITY_NAME]; /* by gradient */
+    bool indexer_still;      /* without its loss, the indexer's gradients are exactly 0 */
+    double bf16_cosine;      /* of the logits with those of transformers in bfloat16 */
 };
 
 /* Aborts where the model cannot run; GLM_EFORMAT for a golden file that lacks an array. */

@@ -95,8 +95,7 @@ void tiny_values(uint32_t seed, bool small_latents, const char *name, int64_t in
     else {
         std = 1.0 / sqrt((double)inputs);
         if (small_latents
-            && (ends(name, "q_a_proj.weight")
-                || ends(name, "kv_a_proj_with_mqa.weight")))
+            && (ends(name, "q_a_proj.weight") || ends(name, "kv_a_proj_with_mqa.weight")))
             std = std * 0.01;
     }
     const struct random_stream s = random_open(seed, "tiny", name);

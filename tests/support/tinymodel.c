@@ -1,3 +1,4 @@
+/* Weights by rule, so that no test needs a file of them. */
 #include "tests/support/tinymodel.h"
 
 #include <stdio.h>
@@ -102,11 +103,12 @@ void tinymodel_zero_grads(struct tinymodel *t)
 {
     for (int64_t i = 0; i < t->table->count; i++)
         if (t->params[i].dw)
-            memset(t->params[i].dw, 0, (size_t)tinymodel_count(t, i) * glm_dtype_size(t->acc));
+            memset(t->params[i].dw, 0,
+                (size_t)tinymodel_count(t, i) * glm_dtype_size(t->acc));
 }
 
-struct model *tinymodel_model(struct tinymodel *t, const struct model_options *o,
-    glm_stream stream)
+struct model *tinymodel_model(
+    struct tinymodel *t, const struct model_options *o, glm_stream stream)
 {
     struct glm_error err = {0};
     struct model *m = NULL;
@@ -121,7 +123,8 @@ struct tinybatch tinybatch_new(const int *lengths, int64_t vocab, uint32_t seed)
     while (lengths[S] > 0)
         T += lengths[S++];
     int32_t *memory = zeros((size_t)(3 * T + S + 1), sizeof *memory);
-    int32_t *ids = memory, *positions = ids + T, *targets = positions + T, *cu = targets + T;
+    int32_t *ids = memory, *positions = ids + T, *targets = positions + T,
+            *cu = targets + T;
     int32_t at = 0;
     for (int64_t s = 0; s < S; s++) {
         uint32_t bits[4];
@@ -139,8 +142,12 @@ struct tinybatch tinybatch_new(const int *lengths, int64_t vocab, uint32_t seed)
     }
     cu[S] = at;
     return (struct tinybatch){.memory = memory,
-        .batch = {.tokens = T, .sequences = S, .ids = ids, .positions = positions,
-            .targets = targets, .cu_seqlens = cu}};
+        .batch = {.tokens = T,
+            .sequences = S,
+            .ids = ids,
+            .positions = positions,
+            .targets = targets,
+            .cu_seqlens = cu}};
 }
 
 void tinybatch_free(struct tinybatch *b)

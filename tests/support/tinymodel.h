@@ -22,8 +22,8 @@ enum glm_dtype tinymodel_type(const struct tinymodel *t, int64_t i);
 void tinymodel_zero_grads(struct tinymodel *t);
 
 /* model_new, aborting with its sentence. */
-struct model *tinymodel_model(struct tinymodel *t, const struct model_options *o,
-    glm_stream stream);
+struct model *tinymodel_model(
+    struct tinymodel *t, const struct model_options *o, glm_stream stream);
 
 /* A packed batch of sequences of the given lengths (0 ends them), made from a seed; token 0 and
  * targets of -100 occur. */

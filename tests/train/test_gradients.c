@@ -13,13 +13,17 @@ static const char *const CONFIG =
     "{\"model_type\": \"glm_moe_dsa\", \"vocab_size\": 23, \"hidden_size\": 20,"
     " \"intermediate_size\": 22, \"moe_intermediate_size\": 9, \"num_hidden_layers\": 6,"
     " \"first_k_dense_replace\": 2,"
-    " \"mlp_layer_types\": [\"dense\", \"dense\", \"sparse\", \"sparse\", \"sparse\", \"sparse\"],"
+    " \"mlp_layer_types\": [\"dense\", \"dense\", \"sparse\", \"sparse\", \"sparse\", "
+    "\"sparse\"],"
     " \"num_attention_heads\": 3, \"num_key_value_heads\": 3, \"q_lora_rank\": 12,"
-    " \"kv_lora_rank\": 10, \"qk_nope_head_dim\": 6, \"qk_rope_head_dim\": 4, \"v_head_dim\": 5,"
+    " \"kv_lora_rank\": 10, \"qk_nope_head_dim\": 6, \"qk_rope_head_dim\": 4, "
+    "\"v_head_dim\": 5,"
     " \"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"n_shared_experts\": %d,"
-    " \"n_group\": 4, \"topk_group\": 2, \"norm_topk_prob\": %s, \"routed_scaling_factor\": 2.5,"
+    " \"n_group\": 4, \"topk_group\": 2, \"norm_topk_prob\": %s, "
+    "\"routed_scaling_factor\": 2.5,"
     " \"index_n_heads\": 7, \"index_head_dim\": 8, \"index_topk\": 5,"
-    " \"indexer_types\": [\"full\", \"shared\", \"full\", \"shared\", \"shared\", \"full\"],"
+    " \"indexer_types\": [\"full\", \"shared\", \"full\", \"shared\", \"shared\", "
+    "\"full\"],"
     " \"rope_parameters\": {\"rope_theta\": 10000.0, \"rope_type\": \"default\"},"
     " \"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 256, \"pad_token_id\": 0,"
     " \"num_nextn_predict_layers\": 1, \"dtype\": \"float32\"}";
@@ -82,14 +86,15 @@ static void check_tensor(struct differ *d, int64_t i)
         philox4x32_10((uint32_t[4]){k, 0, s.name[0], s.name[1]}, s.key, x);
         const int64_t at = (int64_t)x[0] % n;
         const double want = difference(d, i, at, indexer), off = fabs(g[at] - want);
-        cr_expect(off <= 1e-6 * largest + 1e-9, "%s[%lld]: gradient %.12g, difference %.12g",
-            e->name, (long long)at, g[at], want);
+        cr_expect(off <= 1e-6 * largest + 1e-9,
+            "%s[%lld]: gradient %.12g, difference %.12g", e->name, (long long)at, g[at],
+            want);
     }
 }
 
 /* Copies of the sets of the last forward. */
-static void record(const struct model *m, const struct tinymodel *t, int64_t T, int32_t **index,
-    int32_t **expert)
+static void record(const struct model *m, const struct tinymodel *t, int64_t T,
+    int32_t **index, int32_t **expert)
 {
     for (int64_t i = 0; i < LAYERS; i++) {
         const size_t K = (size_t)(T * model_keys(m));
@@ -122,7 +127,9 @@ static void check(int shared, bool norm, struct model_options o)
     o.mtp = true;
     o.mtp_coeff = 0.4;
     o.indexer_coeff = 0.7;
-    struct differ d = {.t = tinymodel_new(config, 9, false, GLM_F64, false), .b = b.batch, .o = &o,
+    struct differ d = {.t = tinymodel_new(config, 9, false, GLM_F64, false),
+        .b = b.batch,
+        .o = &o,
         .scale = {.lm = 0.06, .mtp = 0.08, .indexer = 0.05}};
     m = tinymodel_model(d.t, &o, NULL);
     cr_assert_eq(model_forward(m, &d.b, NULL, &err), 0, "%s", err.text);
@@ -154,12 +161,13 @@ Test(gradients, are_the_differences_of_the_losses, .timeout = 300)
 Test(gradients, of_the_absorbed_form_too, .timeout = 300)
 {
     check(2, false,
-        (struct model_options){.indexer_loss = MODEL_INDEXER_SPARSE, .absorbed = true,
-            .hf_scales = true});
+        (struct model_options){
+            .indexer_loss = MODEL_INDEXER_SPARSE, .absorbed = true, .hf_scales = true});
 }
 
 Test(gradients, of_dense_attention_and_the_dense_indexer_loss_too, .timeout = 300)
 {
     check(1, false,
-        (struct model_options){.indexer_loss = MODEL_INDEXER_DENSE, .dense_attention = true});
+        (struct model_options){
+            .indexer_loss = MODEL_INDEXER_DENSE, .dense_attention = true});
 }

@@ -44,10 +44,13 @@ static void drop(struct made *a)
 }
 
 static const struct model_scale SCALE = {.lm = 0.02, .mtp = 0.02, .indexer = 0.02};
-static const struct model_options ALL = {
-    .indexer_loss = MODEL_INDEXER_SPARSE, .indexer_coeff = 0.1, .mtp = true, .mtp_coeff = 0.3};
+static const struct model_options ALL = {.indexer_loss = MODEL_INDEXER_SPARSE,
+    .indexer_coeff = 0.1,
+    .mtp = true,
+    .mtp_coeff = 0.3};
 
-static void forward(struct made *a, const struct model_batch *b, const struct model_replay *r)
+static void forward(
+    struct made *a, const struct model_batch *b, const struct model_replay *r)
 {
     struct glm_error err = {0};
     cr_assert_eq(model_forward(a->m, b, r, &err), 0, "%s", err.text);
@@ -75,12 +78,16 @@ static int gradients_differ(const struct made *a, const struct made *b)
 static void check_alone(struct made *a, const struct tinybatch *pack, int s)
 {
     const int64_t H = a->t->table->config.hidden_size;
-    const int32_t begin = pack->batch.cu_seqlens[s], n = pack->batch.cu_seqlens[s + 1] - begin;
+    const int32_t begin = pack->batch.cu_seqlens[s],
+                  n = pack->batch.cu_seqlens[s + 1] - begin;
     const size_t bytes = (size_t)(n * H) * glm_dtype_size(a->t->dtype);
     const size_t at = (size_t)(begin * H) * glm_dtype_size(a->t->dtype);
     const int32_t cu[] = {0, n};
-    const struct model_batch one = {.tokens = n, .sequences = 1, .cu_seqlens = cu,
-        .ids = pack->batch.ids + begin, .positions = pack->batch.positions + begin,
+    const struct model_batch one = {.tokens = n,
+        .sequences = 1,
+        .cu_seqlens = cu,
+        .ids = pack->batch.ids + begin,
+        .positions = pack->batch.positions + begin,
         .targets = pack->batch.targets + begin};
     forward(a, &pack->batch, NULL);
     char *hidden = malloc(bytes), *mtp = malloc(bytes);
@@ -123,8 +130,9 @@ Test(model, gives_the_same_bits_with_every_number_of_threads)
             pool_used(a.stream), threads[i]);
         cr_expect_eq(gradients_differ(&a, &alone), 0, "%d threads", threads[i]);
         cr_expect(x->lm_sum == y->lm_sum && x->mtp_sum == y->mtp_sum);
-        cr_expect_eq(memcmp(x->indexer_sum, y->indexer_sum,
-                         (size_t)x->layers * sizeof(double)), 0);
+        cr_expect_eq(
+            memcmp(x->indexer_sum, y->indexer_sum, (size_t)x->layers * sizeof(double)),
+            0);
         drop(&a);
     }
     drop(&alone);
@@ -157,7 +165,8 @@ Test(model, adds_gradients_of_micro_batches)
         for (int64_t k = 0; once.t->params[i].dw && k < tinymodel_count(once.t, i); k++) {
             const float g = ((float *)once.t->params[i].dw)[k];
             const float h = ((float *)twice.t->params[i].dw)[k];
-            const float room = 1e-4f * (g < 0 ? -g : g) + 1e-6f; /* other orders of a sum */
+            const float room =
+                1e-4f * (g < 0 ? -g : g) + 1e-6f; /* other orders of a sum */
             cr_assert(h - 2 * g <= room && 2 * g - h <= room, "%s[%lld]: %g, twice %g",
                 once.t->table->entries[i].name, (long long)k, (double)g, (double)h);
         }
@@ -190,7 +199,8 @@ Test(model, takes_recorded_sets_in_place_of_its_own)
     int32_t *first = malloc((size_t)(T * K) * sizeof *first);
     int32_t *pair = malloc((size_t)(T * E) * sizeof *pair);
     forward(&a, &b.batch, NULL);
-    for (int64_t t = 0; t < T; t++) { /* the first keys of the sequence; experts 2 and 5 */
+    for (int64_t t = 0; t < T;
+         t++) { /* the first keys of the sequence; experts 2 and 5 */
         const int32_t begin = t < 33 ? 0 : 33;
         for (int64_t k = 0; k < K; k++)
             first[t * K + k] = begin + k <= t ? begin + (int32_t)k : -1;
@@ -204,13 +214,16 @@ Test(model, takes_recorded_sets_in_place_of_its_own)
     forward(&a, &b.batch, &(struct model_replay){.index = index, .expert = expert});
     int64_t load[8] = {0};
     for (int64_t i = 0; i < L; i++) {
-        cr_expect_eq(memcmp(model_index(a.m, i), first, (size_t)(T * K) * sizeof *first), 0);
+        cr_expect_eq(
+            memcmp(model_index(a.m, i), first, (size_t)(T * K) * sizeof *first), 0);
         if (i >= 3)
-            cr_expect_eq(memcmp(model_expert(a.m, i), pair, (size_t)(T * E) * sizeof *pair), 0);
+            cr_expect_eq(
+                memcmp(model_expert(a.m, i), pair, (size_t)(T * E) * sizeof *pair), 0);
         model_add_loads(a.m, i, load);
     }
-    cr_expect(load[2] == 6 * T && load[5] == 6 * T && load[0] == 0, "loads %lld %lld %lld",
-        (long long)load[2], (long long)load[5], (long long)load[0]);
+    cr_expect(load[2] == 6 * T && load[5] == 6 * T && load[0] == 0,
+        "loads %lld %lld %lld", (long long)load[2], (long long)load[5],
+        (long long)load[0]);
     free(first);
     free(pair);
     drop(&a);
@@ -220,15 +233,21 @@ Test(model, takes_recorded_sets_in_place_of_its_own)
 Test(model, trains_nothing_but_the_indexer_in_its_stage)
 {
     struct tinybatch b = tinybatch_new(PACK, 320, 3);
-    struct made a = make("tiny-a-f32", (struct model_options){.stage = MODEL_TRAIN_INDEXER,
-        .indexer_loss = MODEL_INDEXER_DENSE, .dense_attention = true, .indexer_coeff = 1}, 0);
+    struct made a = make("tiny-a-f32",
+        (struct model_options){.stage = MODEL_TRAIN_INDEXER,
+            .indexer_loss = MODEL_INDEXER_DENSE,
+            .dense_attention = true,
+            .indexer_coeff = 1},
+        0);
     step(&a, &b.batch);
     for (int64_t i = 0; i < a.t->table->count; i++) {
         const struct table_entry *e = &a.t->table->entries[i];
         double sum = 0;
         for (int64_t k = 0; a.t->params[i].dw && k < tinymodel_count(a.t, i); k++)
-            sum += (double)((float *)a.t->params[i].dw)[k] * (double)((float *)a.t->params[i].dw)[k];
-        cr_expect((sum > 0) == (e->kind == KIND_INDEXER && e->layer < 8), "%s: %g", e->name, sum);
+            sum += (double)((float *)a.t->params[i].dw)[k]
+                * (double)((float *)a.t->params[i].dw)[k];
+        cr_expect((sum > 0) == (e->kind == KIND_INDEXER && e->layer < 8), "%s: %g",
+            e->name, sum);
     }
     cr_expect_eq(model_losses(a.m)->lm_count, 0);
     cr_expect_gt(model_losses(a.m)->indexer_sum[6], 0);
@@ -311,16 +330,19 @@ Test(model, refuses_options_that_contradict_each_other)
     for (int i = 0; i < 6; i++) {
         struct glm_error err = {0};
         struct model *m;
-        cr_expect_eq(model_new(&m, a.t->table, a.t->params, &bad[i], kernels_find("cpu"), NULL,
-                         &err), GLM_EUSAGE, "case %d", i);
+        cr_expect_eq(model_new(&m, a.t->table, a.t->params, &bad[i], kernels_find("cpu"),
+                         NULL, &err),
+            GLM_EUSAGE, "case %d", i);
         cr_expect_null(m);
     }
     struct glm_error err = {0};
     struct model *m;
-    const struct model_options good = {.dtype = GLM_F32, .max_tokens = 8, .max_sequences = 1};
+    const struct model_options good = {
+        .dtype = GLM_F32, .max_tokens = 8, .max_sequences = 1};
     void *kept = a.t->params[4].dw;
     a.t->params[4].dw = NULL;
-    cr_expect_eq(model_new(&m, a.t->table, a.t->params, &good, kernels_find("cpu"), NULL, &err),
+    cr_expect_eq(
+        model_new(&m, a.t->table, a.t->params, &good, kernels_find("cpu"), NULL, &err),
         GLM_EFORMAT);
     cr_expect_not_null(strstr(err.text, a.t->table->entries[4].name), "%s", err.text);
     a.t->params[4].dw = kept;

@@ -71,7 +71,8 @@ Test(parity, the_absorbed_form_agrees_too)
  * programs do, and its gradients are stored as float32. */
 Test(parity, in_double_the_reference_is_met_much_closer)
 {
-    const struct parity p = run("tiny-a", (struct parity_options){.both = true, .dtype = GLM_F64});
+    const struct parity p =
+        run("tiny-a", (struct parity_options){.both = true, .dtype = GLM_F64});
     cr_expect_leq(p.mtp, 1e-8, "MTP loss %g", p.mtp);
     cr_expect_leq(p.kl, 1e-7, "indexer loss %g", p.kl);
     cr_expect_leq(p.gradient, 1e-6, "%s is %g off", p.worst, p.gradient);
