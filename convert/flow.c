@@ -458,6 +458,8 @@ int flow_run(const struct flow_source *source, const struct flow_sink *sink,
     run_threads(&f, threads);
     if (f.failed_job >= 0)
         *err = f.error;
+    else if (source->unchanged != NULL)
+        source->unchanged(source->ctx, err);
     for (int64_t i = 0; i < f.job_count; i++) /* job order: sums do not depend on threads */
         if (items[f.jobs[i].tensor].action == FLOW_RECODE)
             codec_error_add(&items[f.jobs[i].tensor].error, &f.jobs[i].error);

@@ -42,6 +42,8 @@ struct flow_source {
     /* NULL, or where a rectangle lies: sinks without an order of their own are fed in this one, so
      * that each file of the source is read from its start to its end. */
     uint64_t (*place)(void *ctx, int64_t tensor, const struct rect *at);
+    /* NULL, or asked after the last read: an error if the source has changed meanwhile. */
+    int (*unchanged)(void *ctx, struct glm_error *err);
 };
 
 struct flow_sink {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "convert/ends.h"
 
@@ -11,6 +12,7 @@ struct hf_reader {
     const struct hf_source *s;
     struct manifest *m;
     struct dio *files; /* opened at first use */
+    struct stat *seen; /* of each file, before anything was read */
     pthread_mutex_t lock;
 };
 
@@ -70,6 +72,34 @@ static int add_row(struct hf_reader *r, const struct table_entry *e, struct glm_
     return GLM_OK;
 }
 
+static int stat_file(
+    const struct hf_reader *r, int64_t file, struct stat *st, struct glm_error *err)
+{
+    char path[4096];
+
+    snprintf(path, sizeof path, "%s/%s", r->s->dir, r->s->files[file].name);
+    return stat(path, st) == 0 ? GLM_OK : glm_fail_errno(err, "%s", path);
+}
+
+/* A model that is written to while it is read would arrive as neither the old nor the new one. */
+static int hf_unchanged(void *ctx, struct glm_error *err)
+{
+    const struct hf_reader *r = ctx;
+    struct stat st;
+
+    for (int64_t i = 0; i < r->s->file_count && err->code == GLM_OK; i++) {
+        const struct stat *was = &r->seen[i];
+        if (stat_file(r, i, &st, err) == GLM_OK &&
+            (st.st_size != was->st_size ||
+                st.st_mtim.tv_sec != was->st_mtim.tv_sec ||
+                st.st_mtim.tv_nsec != was->st_mtim.tv_nsec))
+            glm_fail(err, GLM_EFORMAT, "%s/%s: has changed while it was read; nothing was finished. "
+                "Run the command again, with --restart, when nothing writes there any more",
+                r->s->dir, r->s->files[i].name);
+    }
+    return (int)err->code;
+}
+
 int hf_reader_open(struct hf_reader **out, const struct hf_source *s, struct glm_error *err)
 {
     struct hf_reader *r = calloc(1, sizeof *r);
@@ -81,8 +111,11 @@ int hf_reader_open(struct hf_reader **out, const struct hf_source *s, struct glm
     r->s = s;
     r->m = manifest_new(s->table);
     r->files = calloc((size_t)s->file_count + 1, sizeof *r->files);
-    if (r->m == NULL || r->files == NULL)
+    r->seen = calloc((size_t)s->file_count + 1, sizeof *r->seen);
+    if (r->m == NULL || r->files == NULL || r->seen == NULL)
         glm_fail(err, GLM_ENOMEM, "%s: no memory", s->dir);
+    for (int64_t i = 0; err->code == GLM_OK && i < s->file_count; i++)
+        stat_file(r, i, &r->seen[i], err);
     for (int64_t i = 0; err->code == GLM_OK && i < s->table->count; i++)
         add_row(r, &s->table->entries[i], err);
     if (err->code == GLM_OK && manifest_index(r->m, err) == GLM_OK) {
@@ -101,6 +134,7 @@ void hf_reader_close(struct hf_reader *r)
     for (int64_t i = 0; r->files != NULL && i < r->s->file_count; i++)
         dio_close(&r->files[i]);
     free(r->files);
+    free(r->seen);
     if (r->m != NULL)
         manifest_free(r->m);
     pthread_mutex_destroy(&r->lock);
@@ -212,5 +246,6 @@ static uint64_t hf_order(void *ctx, int64_t tensor, const struct rect *at)
 struct flow_source hf_reader_source(struct hf_reader *r)
 {
     return (struct flow_source){
-        .m = r->m, .ctx = r, .read = hf_read, .place = hf_order};
+        .m = r->m, .ctx = r, .read = hf_read, .place = hf_order,
+        .unchanged = hf_unchanged};
 }
