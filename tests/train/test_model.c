@@ -9,6 +9,7 @@
 #include "tests/support/opdata.h"
 #include "tests/support/tinymodel.h"
 #include "tests/support/tmpdir.h"
+#include "train/modelparams.h"
 
 static const int PACK[] = {33, 21, 0};
 
@@ -270,6 +271,44 @@ Test(model, leaves_the_padding_row_alone_if_asked)
         cr_expect_eq(sum > 0, zero == 0);
         drop(&a);
     }
+    tinybatch_free(&b);
+}
+
+Test(model, runs_on_the_parameters_of_training_and_counts_for_the_balancer)
+{
+    struct glm_error err = {0};
+    struct tinybatch b = tinybatch_new(PACK, 320, 3);
+    struct made a = make("tiny-a-f32", ALL, 0); /* for its table */
+    const struct model_options o = {.dtype = GLM_BF16,
+        .max_tokens = 64,
+        .max_sequences = 4,
+        .mtp = true,
+        .mtp_coeff = 0.1};
+    const struct params_options how = {.dtype = GLM_BF16, .trained = PARAMS_ALL};
+    struct params *p = NULL;
+    struct model *m = NULL;
+    int64_t total = 0;
+    cr_assert_eq(params_new(&p, a.t->table, &how, &err), 0, "%s", err.text);
+    params_init(p, 1);
+    struct model_param *link = calloc((size_t)p->count, sizeof *link);
+    modelparams_link(p, link);
+    cr_assert_eq(model_new(&m, a.t->table, link, &o, kernels_find("cpu"), NULL, &err), 0,
+        "%s", err.text);
+    cr_assert_eq(model_forward(m, &b.batch, NULL, &err), 0, "%s", err.text);
+    modelparams_count(m, p);
+    cr_assert_eq(model_backward(m, &SCALE, &err), 0, "%s", err.text);
+    for (int64_t i = 0; i < p->count; i++)
+        for (int64_t e = 0; p->p[i].routed && e < 8; e++)
+            total += p->p[i].routed[e];
+    cr_expect_eq(
+        total, 6 * 2 * b.batch.tokens); /* 5 MoE layers and MTP, 2 experts a token */
+    /* Weights of 0.02: nearly uniform predictions. */
+    const double mean = model_losses(m)->lm_sum / (double)model_losses(m)->lm_count;
+    cr_expect(mean > 5.6 && mean < 6.0, "loss %g, ln 320 is 5.77", mean);
+    free(link);
+    model_free(m);
+    params_free(p);
+    drop(&a);
     tinybatch_free(&b);
 }
 
