@@ -3,7 +3,9 @@
 
     python tests/bench/bench_plan.py [--rounds 5]
 
-Promised: an import for TP 1 and for TP 8, PP 13, EP 32 is planned in 5 s and 512 MB."""
+Promised: an import for TP 1 and for TP 8, PP 13, EP 32, and a reshard from the one to the other, are
+planned in 5 s and 512 MB; an index of that size is listed in 2 s. The checkpoint that is resharded
+and listed is whole but for its data (tools/bigindex)."""
 import argparse
 import json
 
@@ -11,6 +13,22 @@ import common
 import results
 
 TOPOLOGIES = {"TP1": [], "TP8 PP13 EP32": ["--tp", "8", "--pp", "13", "--ep", "32"]}
+
+
+def timed(figures, label, words, rounds, seconds, note=None):
+    runs = [common.Run(words) for _ in range(rounds)]
+    figures.append(common.at_most(label, "s", [r.seconds for r in runs], seconds, note))
+    figures.append(common.at_most(f"{label}, peak", "MB", [r.peak_mb for r in runs], 512))
+
+
+def whole_index(figures, top, rounds):
+    for name, word in (("tp1", "tp1"), ("tp8", "tp8,pp13,ep32")):
+        common.Run([common.TOOLS / "bigindex", common.CONFIGS / "glm-5.2.json", top / name, word])
+    timed(figures, "plan of a reshard, TP1 to TP8 PP13 EP32",
+          [common.BIN / "glm-reshard", top / "tp1", top / "out", "--dry-run", "--json",
+           *TOPOLOGIES["TP8 PP13 EP32"]], rounds, 5)
+    timed(figures, "listing an index, TP8 PP13 EP32",
+          [common.BIN / "glm-inspect", top / "tp8", "--tree"], rounds, 2)
 
 
 def main():
@@ -31,6 +49,7 @@ def main():
                                           f"{tensors} Hugging Face tensors"))
             figures.append(common.at_most(f"plan of an import, {label}, peak", "MB",
                                           [r.peak_mb for r in runs], 512))
+        whole_index(figures, top, a.rounds)
     results.show(figures)
     results.write("plan", f"tests/bench/bench_plan.py --rounds {a.rounds}", figures)
 
