@@ -158,7 +158,8 @@ struct recipe_batch {
 };
 
 struct recipe_source {
-    const char *path, *weight; /* weight as the recipe writes it, "1" if it has none */
+    const char *path;
+    const char *weight; /* as the recipe writes it; NULL in all: by their size */
 };
 
 struct recipe_data {
@@ -167,9 +168,9 @@ struct recipe_data {
     double split[3];  /* train, validation, test: parts of their sum */
     const char *eval; /* a dataset of its own for validation, or NULL */
     bool eod_mask_loss, mock;
-    bool documents;     /* GLM.packing: whole documents, else a stream that is cut */
+    bool documents;      /* GLM.packing: whole documents, else a stream that is cut */
     const char *packing; /* as given */
-    int64_t end_id;     /* GLM.end_token: what eod_mask_loss looks for; RECIPE_NONE: none */
+    int64_t end_id; /* GLM.end_token: what eod_mask_loss looks for; RECIPE_NONE: none */
     const char *split_text; /* as given */
     struct recipe_list data_path, data;
 };

@@ -1,4 +1,5 @@
 /* What follows from the values: batches, schedule in samples, stage, data; and contradictions. */
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -183,35 +184,66 @@ static bool is_number(const char *s)
     return *s && !*end && isfinite(x) && strspn(s, "+.0123456789eE") == strlen(s);
 }
 
+/* Weights stand in front of datasets if any word there is a number. */
+static bool is_weighted(const struct recipe_list *l)
+{
+    for (int i = 0; i < l->count && l->count > 1; i += 2)
+        if (is_number(l->item[i]))
+            return true;
+    return false;
+}
+
 static int resolve_sources(struct recipe *r, struct glm_error *err)
 {
     struct recipe_data *const d = &r->data;
     const bool ours = d->data.count > 0;
+    const char *const key = ours ? "GLM.data" : "data_path";
     if (ours && d->data_path.count > 0)
         return both(r, "GLM.data", "ARGS.data_path", err);
     if (d->mock && (ours || d->data_path.count > 0))
-        return both(r, "mock_data", ours ? "GLM.data" : "data_path", err);
+        return both(r, "mock_data", key, err);
     const struct recipe_list *const l = ours ? &d->data : &d->data_path;
-    const char *const key = ours ? "GLM.data" : "data_path";
-    const bool weighted = l->count > 1;
+    const bool weighted = is_weighted(l);
     if (weighted && l->count % 2 != 0)
         return recipe_refuse(r, key, err,
-            "%d words; expected a weight in front of each dataset", l->count);
+            "%d words; expected a weight in front of each dataset, or of none", l->count);
     d->sources = weighted ? l->count / 2 : l->count;
     if (!d->sources)
         return 0;
     if (!(d->source = recipe_alloc(r, (size_t)d->sources * sizeof *d->source, err)))
         return err->code;
     for (int i = 0; i < d->sources; i++) {
-        d->source[i].weight = weighted ? l->item[2 * i] : "1";
-        d->source[i].path = l->item[weighted ? 2 * i + 1 : 0];
-        if (!is_number(d->source[i].weight) || !(strtod(d->source[i].weight, NULL) > 0))
+        const char *const weight = weighted ? l->item[2 * i] : NULL;
+        d->source[i].weight = weight;
+        d->source[i].path = l->item[weighted ? 2 * i + 1 : i];
+        if (weight && (!is_number(weight) || !(strtod(weight, NULL) > 0)))
             return recipe_refuse(r, key, err,
-                "expected a weight above 0 in front of '%.100s', found "
-                "'%.60s'",
-                d->source[i].path, d->source[i].weight);
+                "expected a weight above 0 in front of '%.100s', found '%.60s'",
+                d->source[i].path, weight);
     }
     return 0;
+}
+
+/* Which token ends a document, if the loss behind it is to be masked. */
+static int resolve_end(struct recipe *r, struct glm_error *err)
+{
+    r->data.documents = strcmp(r->data.packing, "documents") == 0;
+    if (r->data.end_id < 0 && r->data.eod_mask_loss) {
+        json_t *const o = json_loadb(r->config_text, r->config_size, 0, NULL);
+        const json_t *id = json_object_get(o, "eos_token_id");
+        id = json_is_array(id) ? json_array_get(id, 0) : id;
+        if (json_is_integer(id) && json_integer_value(id) >= 0)
+            recipe_derive_int(r, "GLM.end_token", json_integer_value(id), err);
+        json_decref(o);
+    }
+    if (err->code == GLM_OK && r->data.eod_mask_loss && r->data.end_id < 0)
+        return recipe_refuse(r, "eod_mask_loss", err,
+            "which token ends a document? The configuration "
+            "has no eos_token_id; give GLM.end_token");
+    if (err->code == GLM_OK && r->data.end_id >= r->config.vocab_size)
+        return recipe_refuse(r, "GLM.end_token", err, "%lld, but vocab_size is %lld",
+            (long long)r->data.end_id, (long long)r->config.vocab_size);
+    return err->code;
 }
 
 static int resolve_split(struct recipe *r, struct glm_error *err)
@@ -240,12 +272,6 @@ static int resolve_split(struct recipe *r, struct glm_error *err)
             "expected up to three parts like \"969,30,1\", the "
             "first above 0, found '%.60s'",
             d->split_text);
-    d->documents = strcmp(d->packing, "documents") == 0;
-    if (d->eod_mask_loss && d->end_id < 0)
-        return recipe_refuse(r, "eod_mask_loss", err, "wants GLM.end_token, a document's last id");
-    if (d->end_id >= r->config.vocab_size)
-        return recipe_refuse(r, "GLM.end_token", err, "%lld is not below vocab_size = %lld",
-            (long long)d->end_id, (long long)r->config.vocab_size);
     return 0;
 }
 
@@ -310,7 +336,8 @@ int recipe_resolve(struct recipe *r, struct glm_error *err)
 {
     if (resolve_batch(r, err) != 0 || resolve_schedule(r, err) != 0
         || resolve_train(r, err) != 0 || resolve_sources(r, err) != 0
-        || resolve_split(r, err) != 0 || resolve_run(r, err) != 0)
+        || resolve_split(r, err) != 0 || resolve_end(r, err) != 0
+        || resolve_run(r, err) != 0)
         return err->code;
     return resolve_topology(r, err);
 }

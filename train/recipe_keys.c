@@ -186,7 +186,8 @@ const struct recipe_key recipe_keys[] = {
     INT("seq_length", batch.seq_length, NULL, 1, "rows of a sample; wanted"),
     INT("train_iters", batch.train_iters, NULL, 1, "steps; this or train_samples is wanted"),
     INT("train_samples", batch.train_samples, NULL, 1, "samples"),
-    INT("seed", train.seed, "1234", 0, "of initial weights and of the order of data"),
+    INT_(RECIPE_ARGS, RECIPE_HONOURED, "seed", FIELD(train.seed), "1234", 0, 4294967295.0, NULL, NULL,
+        "of initial weights and of the order of data"),
 
     /* ---- data ---- */
     {.name = "data_path", .section = RECIPE_ARGS, .type = RECIPE_LIST, .kind = RECIPE_HONOURED,
@@ -194,6 +195,7 @@ const struct recipe_key recipe_keys[] = {
     TEXT("split", data.split_text, "969,30,1", "parts for training, validation, test"),
     BOOL("mock_data", data.mock, "false", "tokens from a generator instead of a dataset"),
     BOOL("eod_mask_loss", data.eod_mask_loss, "false", "no loss where a document has ended"),
+
 
     /* ---- saving, evaluation, stopping ---- */
     TEXT("save", run.save, NULL, "folder of checkpoints; run_dir"),
@@ -228,7 +230,7 @@ const struct recipe_key recipe_keys[] = {
     GLM_WORD("eval", data.eval, NULL, NULL, NULL, "dataset of evaluations, instead of a split"),
     GLM_WORD("packing", data.packing, "stream", "stream|documents", NULL,
         "a sample: so many rows of a stream of documents, or whole documents"),
-    GLM_INT("end_token", data.end_id, NULL, 0, "what ends a document, for eod_mask_loss"),
+    GLM_INT("end_token", data.end_id, NULL, 0, "what ends a document, for eod_mask_loss; the configuration's first eos_token_id"),
     GLM_WORD("device", train.device, "auto", "auto|cpu|cuda", "auto|cpu", "what computes"),
     GLM_WORD("norm_scope", train.norm_scope, "global", "global", NULL,
         "one gradient norm over all parameters"),

@@ -1,6 +1,6 @@
-"""Writes the named seeds of corpus/safetensors, corpus/index_json, corpus/config, corpus/idx and
-corpus/tokens: one file per rule, named after what it shows. Standard library only. What fuzzing found worth keeping lies beside
-them under names of hex digits and is left alone."""
+"""Writes the named seeds of corpus/safetensors, corpus/index_json, corpus/config, corpus/idx,
+corpus/tokens and corpus/recipe: one file per rule, named after what it shows. Standard library only.
+What fuzzing found worth keeping lies beside them under names of hex digits and is left alone."""
 import hashlib
 import json
 import pathlib
@@ -287,7 +287,97 @@ def tokens():
     one("resealed", flag=1, edit=flip(4097))
 
 
+def recipe():
+    recipes = HERE.parents[1] / "fixtures/recipes"
+    tiny = ("ARGS: {lr: 1e-3, micro_batch_size: 2, global_batch_size: 4, seq_length: 8, "
+            "train_iters: 9%s}\n")
+    config = "GLM: {model: fixtures/configs/tiny-a.json%s}\n"
+
+    def one(name, text, options=0):
+        put("recipe", name, bytes([options]) + text.encode())
+
+    def more(name, args="", glm="", before="", options=0):
+        args = ", " + args if args else ""
+        glm = ", " + glm if glm else ""
+        one(name, before + tiny % args + config % glm, options)
+
+    proxy = (recipes / "glm52-proxy.yaml").read_text()
+    one("proxy", proxy)
+    one("proxy-plan", proxy, 1)
+    one("proxy-ignore", "mtp_num_layers=1\nmtp_detach_heads\n" + proxy, 7)
+    one("mtp-ignored", "MODEL_CONFIG\n" + tiny % ", mtp_num_layers: 7" + config % "", 5)
+    more("tiny")
+    one("from-args", tiny % (", num_layers: 3, hidden_size: 64, num_attention_heads: 2, "
+        "q_lora_rank: 8, num_experts: 4, moe_ffn_hidden_size: 8, moe_shared_expert_intermediate_size: "
+        "8, dsa_indexer_n_heads: 2, dsa_indexer_head_dim: 80, dsa_indexer_topk: 4, vocab_size: 99, "
+        "moe_layer_freq: '2*[0]+([1]+[])*1', mtp_num_layers: 1"))
+    one("from-args-shared", tiny % (", num_layers: 3, hidden_size: 64, num_attention_heads: 2, "
+        "q_lora_rank: 8, num_experts: 4, moe_ffn_hidden_size: 7, moe_shared_expert_intermediate_size: "
+        "8, dsa_indexer_n_heads: 2, dsa_indexer_head_dim: 80, dsa_indexer_topk: 4, vocab_size: 99"))
+    more("set", before="lr=2\n", options=2)
+    more("set-null", before="GLM.keep_last=null\n", glm="keep_last: 3", options=2)
+    more("set-list", before="data=[1, a]\n", options=2)
+    more("set-list-null", before="data=\n", glm="data: x", options=2)
+    more("set-layout-null", before="muon_layout=~\n", glm="muon_layout: [{tensor: x}]", options=2)
+    for name, text in {"no-key": "=1", "no-value": "lr", "unknown": "lrr=1", "broken": "lr=[",
+                       "two": "lr=1, x: 2"}.items():
+        more("set-" + name, before=text + "\n", options=2)
+    more("ignore-unknown", before="mtp_num_layer\n", options=4)
+    for name, args in {
+            "both-counts": "train_samples: 3", "wrong-counts": "lr_decay_samples: 3",
+            "warmup-twice": "lr_warmup_iters: 1, lr_warmup_fraction: .1",
+            "warmup-long": "lr_warmup_iters: 99", "wsd": "lr_decay_style: WSD",
+            "wsd-long": "lr_decay_style: WSD, lr_wsd_decay_iters: 99",
+            "wsd-good": "lr_decay_style: WSD, lr_wsd_decay_iters: 3", "min-lr": "min_lr: 2",
+            "init": "lr_warmup_init: 2", "decay": "weight_decay_incr_style: cosine",
+            "decay-one": "end_weight_decay: 1", "types": "bf16: yes, fp16: on",
+            "decay-good": "weight_decay_incr_style: linear, start_weight_decay: 0, end_weight_decay: 1",
+            "kinds": "seed: x", "real": "clip_grad: nan", "bool": "bf16: maybe", "word": "split: {}",
+            "list-text": "data_path: .3 a 1 b", "list": "data_path: [a, 'b c', \"\\x01\"]",
+            "list-weights": "data_path: 1 a b", "list-zero": "data_path: 0 a", "list-map": "data_path: {}",
+            "list-deep": "data_path: [[a]]", "mock": "mock_data: true, data_path: a",
+            "split": "split: '[1,2]'", "split-bad": "split: 1x", "split-none": "split: 0",
+            "loss": "dsa_indexer_loss_coeff: 1", "end": "eod_mask_loss: true",
+            "sizes": "num_layers: 9", "theta": "rotary_base: 1", "layers": "moe_layer_freq: [1, 0]",
+            "dense": "moe_layer_freq: '[0]*8'", "shares": "dsa_indexer_topk_freq: 2",
+            "mtp-off": "mtp_num_layers: 0", "unbuilt": "fp8: e4m3", "neutral": "manual_gc: [1]",
+            "unknown": "adam_beta: 1", "other-section": "run_dir: x", "hyphens": "--weight-decay: 0",
+            "alias-twice": "muon_nesterov: true, muon_use_nesterov: true",
+            "eval": "eval_interval: 1, split: '1'", "topology": "tensor_model_parallel_size: 4, "
+            "pipeline_model_parallel_layout: 'Et*4|t*4mL'", "ranks": "expert_model_parallel_size: 99999"
+    }.items():
+        more(name, args)
+    for i, text in enumerate(["[0]*9", "0", "[2]", "[1", "(", "[1]*5)", "9999*[1]", "3*4", "[1,]", "x",
+                              "[0]*3+[1]*5x", "(((((((((((((((((((("]):
+        more(f"freq-{i}", f"moe_layer_freq: '{text}'")
+    for i, text in enumerate(["x", "[x]", "[{rows: [1]}]", "[{tensor: x, row: 1}]",
+                              "[{tensor: x, rows: [0]}]", "[{tensor: x, rows: 1}]",
+                              "[{tensor: x, rows: [1], policy: [each, each]}]",
+                              "[{tensor: x, rows: [1], policy: [all]}]",
+                              "[{tensor: x, policy: adamw}, {tensor: y, rows: [1, 2], "
+                              "policy: [each, gathered]}]",
+                              "[{tensor: x, rows: [1, 2], policy: [each, adamw]}]"]):
+        more(f"layout-{i}", glm="muon_layout: " + text)
+    for name, glm in {"warmup": "stages: indexer_warmup", "rl": "stages: rl_safe",
+                      "dense": "stages: dense", "run-dir": "run_dir: a", "cuda": "device: cuda",
+                      "end": "end_token: 9999", "both": "load: fixtures/configs/tiny-a.json"}.items():
+        more("glm-" + name, glm=glm)
+    one("checkpoint", tiny % "" + "GLM: {load: fixtures/configs/}\n")
+    one("no-config", tiny % "" + "GLM: {model: fixtures/configs/none}\n")
+    one("no-model", tiny % "")
+    one("save", tiny % ", save: x" + config % "")
+    one("joint", tiny % ", dsa_indexer_loss_coeff: 1, dsa_indexer_use_sparse_loss: true" + config % "")
+    one("warm", tiny % ", dsa_indexer_loss_coeff: 1" + config % ", stages: indexer_warmup")
+    for i, text in enumerate(["", "- 1", "ARGS:", "ARGS: 3", "ARGS: &a {}", "ARGS: {lr: *a}",
+                              "ARGS: {lr: !x 1}", "ARGS: {lr: 1, lr: 2}", "ARGS: {[a]: 1}", "ARGS: [",
+                              "ARGS: {}\n---\nGLM: {}", "ARGS: " + "[" * 40, "lr: 1", "ARG: {}",
+                              "MODEL: {}", "ENV_VARS: {}\nNAME: x", 'ARGS: {"a\\0b": 1}',
+                              'ARGS: {lr: "1\\0"}', "zzzzzzzzzz: 1"]):
+        one(f"yaml-{i}", text)
+
+
 if __name__ == "__main__":
+    recipe()
     idx()
     tokens()
     safetensors()

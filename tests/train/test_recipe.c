@@ -189,6 +189,14 @@ Test(recipe, reads_values_however_yaml_writes_them)
     recipe_free(r);
 }
 
+Test(recipe, knows_which_token_ends_a_document)
+{
+    struct recipe *const r = good("  eod_mask_loss: true\n" TINY_MODEL);
+    cr_expect(r->data.end_id == 1, "tiny-a's eos_token_id");
+    recipe_free(r);
+    bad("  eod_mask_loss: true\n" TINY_MODEL "  end_token: 320\n", "GLM.end_token|320");
+}
+
 Test(recipe, blends_datasets_by_weights_as_written)
 {
     struct recipe *r = good("  data_path: [0.30, one, 7, 'two words']\n" TINY_MODEL);
@@ -198,10 +206,13 @@ Test(recipe, blends_datasets_by_weights_as_written)
     recipe_free(r);
     r = good(TINY_MODEL "  data: one\n");
     cr_assert(r->data.sources == 1);
-    cr_expect_str_eq(r->data.source[0].weight, "1");
+    cr_expect(r->data.source[0].weight == NULL);
     recipe_free(r);
-    bad("  data_path: a b c\n" TINY_MODEL, "3 words|weight in front");
-    bad("  data_path: a b\n" TINY_MODEL, "weight above 0 in front of 'b', found 'a'");
+    r = good("  data_path: a b c\n" TINY_MODEL);
+    cr_assert(r->data.sources == 3 && !r->data.source[2].weight, "by their size");
+    recipe_free(r);
+    bad("  data_path: 1 a b\n" TINY_MODEL, "3 words|weight in front");
+    bad("  data_path: 1 a b c\n" TINY_MODEL, "weight above 0 in front of 'c', found 'b'");
     bad("  data_path: 0 b\n" TINY_MODEL, "weight above 0");
     bad("  data_path: a\n" TINY_MODEL "  data: b\n",
         "GLM.data|ARGS.data_path|one of them");
@@ -509,4 +520,26 @@ Test(recipe, keys_are_each_there_once_and_their_defaults_are_values)
         for (const struct recipe_key *l = k + 1; l->name; l++)
             cr_expect(
                 strcmp(k->name, l->name) != 0 || k->section != l->section, "%s", k->name);
+}
+
+/* ---- the manual ------------------------------------------------------------------------------------ */
+
+Test(recipe, manual_has_every_key_and_its_default)
+{
+    size_t size;
+    char *const manual = tmpdir_read("man/glm-recipe.5", &size);
+    for (const struct recipe_key *k = recipe_keys; k->name; k++) {
+        char item[200];
+        snprintf(item, sizeof item, "\n.It Cm %s ", k->name);
+        const char *const at = strstr(manual, item);
+        snprintf(item, sizeof item, "\n.Cm %s ", k->name);
+        cr_expect(at || strstr(manual, item), "%s is not in the manual", k->name);
+        if (!at || !k->def)
+            continue;
+        snprintf(item, sizeof item, "Cm %s ", k->def);
+        const char *const end = strstr(at + 1, "\n.It Cm "),
+                          *const def = strstr(at, item);
+        cr_expect(def && (!end || def < end), "%s: default %s", k->name, k->def);
+    }
+    free(manual);
 }
