@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/inspect_show.h"
@@ -66,11 +67,14 @@ static int draw(const char *path, const char *run, const struct metrics_row *row
     FILE *const out = fopen(path, "w");
     if (!out)
         return glm_fail_errno(err, "%s: open", path);
+    struct stat st;
+    /* A device or a pipe is written to and stays. */
+    const bool file = fstat(fileno(out), &st) == 0 && S_ISREG(st.st_mode);
     curves_svg(out, run, rows, count);
     const bool bad = ferror(out) != 0;
     if (fclose(out) != 0 || bad)
         glm_fail_errno(err, "%s: write", path);
-    if (err->code != GLM_OK)
+    if (err->code != GLM_OK && file)
         unlink(path);
     return err->code;
 }
