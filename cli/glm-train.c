@@ -47,9 +47,9 @@ static void show_step(void *ctx, const struct train_step *s)
     (void)ctx;
     fprintf(stderr, "step %" PRId64 "/%" PRId64 "  loss %.5f  lm %.5f", s->step, s->steps, s->loss,
         s->lm);
-    if (s->indexer > 0)
+    if (s->indexer_on)
         fprintf(stderr, "  indexer %.5f", s->indexer);
-    if (s->mtp > 0)
+    if (s->mtp_on)
         fprintf(stderr, "  mtp %.5f", s->mtp);
     fprintf(stderr, "  norm %.4f  lr %.3e  %.0f tokens/s  %.4f TFLOP/s", s->norm, s->lr,
         s->tokens_per_second, s->tflops);

@@ -10,6 +10,7 @@
 
 #include "train/clock.h"
 #include "train/evaluate.h"
+#include "train/metrics.h"
 #include "train/rundir.h"
 #include "train/step.h"
 #include "train/trainer.h"
@@ -22,6 +23,7 @@ struct loop {
     struct train_report *report;
     struct trainer t;
     struct rundir dir;
+    struct metrics metrics;
     double start;        /* of the process's steps */
     int64_t last;        /* the step to end after */
 };
@@ -102,6 +104,61 @@ static int evaluate(struct loop *l, struct glm_error *err)
     return GLM_OK;
 }
 
+/* ---- metrics ---------------------------------------------------------------------------------- */
+
+static double wall_time(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int open_metrics(struct loop *l, struct glm_error *err)
+{
+    const char *const own = l->o->run_dir, *const path = own ? own : l->recipe->run.run_dir;
+
+    if (l->o->no_metrics || rundir_create(path, err) != GLM_OK)
+        return (int)err->code;
+    return metrics_open(&l->metrics, path, l->t.state.step, wall_time(), err);
+}
+
+/* A row that cannot be written stops no training. */
+static void write_metrics(struct loop *l, const struct train_step *s)
+{
+    const struct train_eval *const e = &l->report->eval;
+    struct metrics_row row = metrics_row_empty();
+    struct glm_error trouble = {0};
+
+    if (l->o->no_metrics)
+        return;
+    row.step = s->step;
+    row.samples = s->samples;
+    row.tokens = s->tokens;
+    row.loss = s->loss;
+    row.lm_loss = s->lm;
+    if (s->mtp_on)
+        row.mtp_loss = s->mtp;
+    if (s->indexer_on)
+        row.indexer_loss = s->indexer;
+    row.grad_norm = s->norm;
+    row.clip = s->clip;
+    row.lr = s->lr;
+    row.weight_decay = s->weight_decay;
+    row.step_seconds = s->seconds;
+    row.tokens_per_second = s->tokens_per_second;
+    row.tflops = s->tflops;
+    row.mfu = s->mfu;
+    row.memory_bytes = (double)s->memory_bytes;
+    row.expert_load = s->expert_load;
+    row.wall_time = wall_time();
+    if (e->targets > 0 && e->step == s->step) {
+        row.eval_loss = e->loss;
+        row.eval_perplexity = e->perplexity;
+    }
+    if (metrics_write(&l->metrics, &row, &trouble) != GLM_OK)
+        note(l, "step %lld is not in the metrics: %s", (long long)s->step, trouble.text);
+}
+
 /* ---- the loop --------------------------------------------------------------------------------- */
 
 static bool every(int64_t interval, int64_t step)
@@ -150,6 +207,7 @@ static int one_step(struct loop *l, struct glm_error *err)
     if (every(l->recipe->run.eval_interval, s.step) && l->t.valid != NULL &&
         evaluate(l, err) != GLM_OK)
         return (int)err->code;
+    write_metrics(l, &s);
     if (every(l->recipe->run.interval, s.step) && s.step < l->last)
         save_on_the_way(l, err);
     return (int)err->code;
@@ -217,7 +275,7 @@ static int train(struct loop *l, struct glm_error *err)
 {
     if (trainer_open(&l->t, l->recipe,
             &(struct trainer_options){.threads = l->o->threads, .train = true}, err) != GLM_OK ||
-        begin(l, err) != GLM_OK)
+        begin(l, err) != GLM_OK || open_metrics(l, err) != GLM_OK)
         return (int)err->code;
     l->report->first = l->t.state.step;
     l->last = l->recipe->batch.steps;
@@ -252,7 +310,8 @@ int train_run(const struct recipe *r, const struct train_options *o,
     struct glm_error *err)
 {
     const double start = clock_seconds();
-    struct loop l = {.recipe = r, .o = o, .events = events, .report = report};
+    struct loop l = {
+        .recipe = r, .o = o, .events = events, .report = report, .metrics = {.fd = -1}};
 
     *report = (struct train_report){
         .steps = r->batch.steps, .first_loss = NAN, .last_loss = NAN};
@@ -264,6 +323,7 @@ int train_run(const struct recipe *r, const struct train_options *o,
         only_evaluate(&l, err);
     else
         train(&l, err);
+    metrics_close(&l.metrics, err);
     rundir_close(&l.dir);
     trainer_close(&l.t);
     report->seconds = clock_seconds() - start;

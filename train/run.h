@@ -34,7 +34,9 @@ struct train_step { /* what a step was like */
     int64_t rows, targets;     /* of the step */
     double loss;               /* what is minimised: lm + coeff mtp + coeff sum of KL, per target */
     double lm, mtp, indexer;   /* per target; KL per row, mean over the layers that have an indexer */
+    bool mtp_on, indexer_on;   /* whether there are such losses */
     double norm, clip, lr, weight_decay;
+    double expert_load;        /* the fullest expert's tokens over the mean, worst layer; NaN: none */
     double seconds, tokens_per_second;
     double tflops, mfu;        /* NaN: not known */
     double left_seconds;

@@ -99,7 +99,7 @@ static int remove_step(const struct rundir *d, int64_t step, struct glm_error *e
 
 /* ---- opening ---------------------------------------------------------------------------------- */
 
-static int make_folders(const char *path, struct glm_error *err)
+int rundir_create(const char *path, struct glm_error *err)
 {
     char *copy = strdup(path);
 
@@ -176,7 +176,7 @@ int rundir_open(struct rundir *d, const char *path, bool take_lease, struct glm_
         d->path[strlen(d->path) - 1] = '\0';
     const struct work_options o = {.plan = plan, .take_lease = take_lease, .restart = true};
     struct work_options with_name = o;
-    if (make_folders(d->path, err) == GLM_OK && (name = joined(d->path, "run", err)) != NULL) {
+    if (rundir_create(d->path, err) == GLM_OK && (name = joined(d->path, "run", err)) != NULL) {
         with_name.target = name;
         if (work_open(&d->lease, &with_name, &resumed, err) == GLM_OK)
             look_around(d, err);

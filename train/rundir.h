@@ -24,6 +24,9 @@ struct rundir {
 int rundir_open(struct rundir *d, const char *path, bool take_lease, struct glm_error *err);
 void rundir_close(struct rundir *d); /* harmless on a zeroed one */
 
+/* The folder and those above it. */
+int rundir_create(const char *path, struct glm_error *err);
+
 /* "RUN/step-000000010", malloc'd; NULL: no memory (err set). */
 char *rundir_name(const struct rundir *d, int64_t step, struct glm_error *err);
 int64_t rundir_latest(const struct rundir *d); /* -1: none */

@@ -29,6 +29,26 @@ static void add_loads(const struct trainer *t)
             model_add_loads(t->model, l, t->params->p[t->bias_row[l]].routed);
 }
 
+/* Of the step so far. */
+static double expert_load(const struct trainer *t)
+{
+    double worst = NAN;
+
+    for (int64_t l = 0; l < t->layers; l++) {
+        if (t->bias_row[l] < 0)
+            continue;
+        const struct param *const p = &t->params->p[t->bias_row[l]];
+        int64_t most = 0, all = 0;
+        for (int64_t e = 0; e < p->count; e++) {
+            most = p->routed[e] > most ? p->routed[e] : most;
+            all += p->routed[e];
+        }
+        const double load = all > 0 ? (double)most * (double)p->count / (double)all : NAN;
+        worst = load > worst || isnan(worst) ? load : worst;
+    }
+    return worst;
+}
+
 /* ---- not a number ----------------------------------------------------------------------------- */
 
 static double weight_at(const struct param *p, int64_t i)
@@ -113,11 +133,13 @@ static void fill_losses(const struct trainer *t, const struct sums *s, struct tr
 {
     const struct recipe_train *const w = &t->recipe->train;
 
+    out->mtp_on = s->mtp_count > 0;
+    out->indexer_on = w->indexer_loss != RECIPE_LOSS_OFF;
     out->lm = per(s->lm, s->lm_count);
     out->mtp = per(s->mtp, s->mtp_count);
     out->indexer = per(s->indexer, s->indexer_rows * s->indexer_layers);
     out->loss = out->lm + w->mtp_coeff * out->mtp +
-        (w->indexer_loss != RECIPE_LOSS_OFF ? w->indexer_coeff * per(s->indexer, t->batch.targets)
+        (out->indexer_on ? w->indexer_coeff * per(s->indexer, t->batch.targets)
                                             : 0);
 }
 
@@ -153,6 +175,7 @@ int step_run(struct trainer *t, struct train_step *out, uint64_t *flops,
     params_zero_grads(t->params);
     if (micro_batches(t, &sums, events, err) != GLM_OK || count_flops(t, flops, err) != GLM_OK)
         return (int)err->code;
+    out->expert_load = expert_load(t);
     const struct optimizer_step update = {.lr = out->lr,
         .decay = out->weight_decay,
         .grad_scale = 1.0 / (double)(t->batch.targets > 0 ? t->batch.targets : 1)};
