@@ -54,7 +54,8 @@ struct axes {
 
 static double value(const struct metrics_row *r, const struct series *s)
 {
-    return *(const double *)((const char *)r + s->at);
+    const void *const at = (const char *)r + s->at;
+    return *(const double *)at;
 }
 
 static double across(const struct axes *a, double step)

@@ -45,12 +45,14 @@ enum { COUNTS = sizeof counts / sizeof counts[0] };
 
 static int64_t *count_of(struct metrics_row *r, int i)
 {
-    return (int64_t *)((char *)r + counts[i].at);
+    void *const at = (char *)r + counts[i].at;
+    return at;
 }
 
 static double *number_of(struct metrics_row *r, const struct metric *m)
 {
-    return (double *)((char *)r + m->at);
+    void *const at = (char *)r + m->at;
+    return at;
 }
 
 struct metrics_row metrics_row_empty(void)

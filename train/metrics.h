@@ -32,7 +32,8 @@ struct metric {             /* a number of a row by its name */
 extern const struct metric metrics_numbers[]; /* ends with a NULL name */
 static inline double metrics_get(const struct metrics_row *r, const struct metric *m)
 {
-    return *(const double *)((const char *)r + m->at);
+    const void *const at = (const char *)r + m->at;
+    return *(const double *)at;
 }
 
 struct metrics {
