@@ -189,9 +189,26 @@ int rundir_open(struct rundir *d, const char *path, bool take_lease, struct glm_
     return (int)err->code;
 }
 
+/* A run is never committed, so what is left of its lease goes; the next process to train here may
+ * have taken it already, and then the folder is not empty. */
+static void leave(const struct rundir *d)
+{
+    char *journal = NULL, *folder = NULL;
+
+    if (asprintf(&folder, "%s/run.partial", d->path) >= 0 &&
+        asprintf(&journal, "%s/journal", folder) >= 0) {
+        unlink(journal);
+        rmdir(folder);
+    }
+    free(journal);
+    free(folder);
+}
+
 void rundir_close(struct rundir *d)
 {
     work_close(d->lease);
+    if (d->lease != NULL)
+        leave(d);
     free(d->path);
     free(d->step);
     *d = (struct rundir){0};

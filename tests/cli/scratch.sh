@@ -3,8 +3,10 @@
 #
 #     tiny        a Hugging Face model directory of a few hundred kilobytes
 #     tiny.ckpt   the same, imported at TP 2, PP 2, EP 4
+#     tiny-demo.yaml   fixtures/recipes/tiny-demo.yaml, which trains tiny.ckpt on manual.h5
+#     manual/     the manual pages, text to make manual.h5 of
 #
-# scratch_new sets $scratch to a new folder with copies of both (made once), on the PATH the
+# scratch_new sets $scratch to a new folder with copies of all (made once), on the PATH the
 # commands of $BIN. Everything is removed at exit.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -28,7 +30,9 @@ scratch_model() {
     (cd "$root" && "$TOOLS/toy" --config fixtures/configs/tiny-a.json --files 2 --gauss \
         --out "$m/tiny") > "$scratch_all/log" 2>&1 \
         && "$BIN/glm-import" --quiet --tp 2 --pp 2 --ep 4 "$m/tiny" "$m/tiny.ckpt" \
-            >> "$scratch_all/log" 2>&1 && return 0
+            >> "$scratch_all/log" 2>&1 \
+        && cp "$root/fixtures/recipes/tiny-demo.yaml" "$m" \
+        && mkdir "$m/manual" && cp "$root"/man/*.[15] "$m/manual" && return 0
     echo "FAIL ${0##*/}: the tiny model could not be made"
     sed 's/^/    /' "$scratch_all/log"
     exit 1

@@ -141,6 +141,7 @@ Test(loop, a_signal_saves_the_last_whole_step_and_ends)
     trainrun_good(dir, "whole", GO());
     same_bits(dir, "whole", "cut", 20);
     same_metrics(dir, "whole", "cut");
+    cr_assert(access(tmpdir_path(dir, "cut/run.partial"), F_OK) != 0, "the lease is still there");
     tmpdir_remove(dir);
 }
 
