@@ -22,7 +22,8 @@ endif
 
 # Debian packages: to build and test; peers of `make bench`; more for `make lint`, `make test-long`.
 DEBS      := build-essential pkg-config libhdf5-dev hdf5-tools libjansson-dev libzstd-dev libssl-dev \
-             libyaml-dev libblis-serial-dev libcriterion-dev mandoc python3-venv python3-h5py clang libclang-rt-14-dev
+             libyaml-dev libblis-serial-dev libcriterion-dev mandoc python3-venv python3-h5py \
+             clang libclang-rt-14-dev llvm strace
 DEBS_BENCH := libopenblas0-pthread
 DEBS_MORE := clang-format cppcheck shellcheck valgrind bash-completion
 
@@ -255,7 +256,7 @@ $(BUILD)/headers/%.ok: %
 
 # ---- installing -------------------------------------------------------------------------------
 MAN         := $(wildcard man/*.[1-9])
-PUBLIC      := $(wildcard kernels/base/*.h ckpt/*.h convert/*.h train/*.h verify/*.h)
+PUBLIC      := $(wildcard kernels/base/*.h kernels/*.h ckpt/*.h convert/*.h train/*.h verify/*.h)
 prefix      := $(DESTDIR)$(PREFIX)
 READER      := $(wildcard python/glm_checkpoint.py)
 

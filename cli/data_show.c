@@ -122,14 +122,14 @@ static void sample_json(struct jsonout *j, const struct sample *s)
 }
 
 static int show_sample(const struct show_data *show, int64_t index,
-    struct dataset_options *o, struct glm_error *err)
+    struct dataset_options o, struct glm_error *err)
 {
     const struct dataset_source source = {.path = show->path};
     struct dataset *ds = NULL;
     struct sample s = {0};
-    o->sources = &source;
-    o->source_count = 1;
-    if (dataset_open(&ds, o, err) == GLM_OK && sample_init(&s, o->length, err) == GLM_OK
+    o.sources = &source;
+    o.source_count = 1;
+    if (dataset_open(&ds, &o, err) == GLM_OK && sample_init(&s, o.length, err) == GLM_OK
         && dataset_sample(ds, index, &s, err) == GLM_OK) {
         if (show->json) {
             jsonout_int(show->j, NULL, "sample", index);
@@ -198,7 +198,7 @@ int data_show(int argc, char **argv)
     else if (document >= 0)
         show_document(&s, document, &err);
     else
-        show_sample(&s, sample, &o, &err);
+        show_sample(&s, sample, o, &err);
     if (err.code == GLM_OK && common.json)
         jsonout_print(&j, stdout, &err);
     jsonout_clear(&j);

@@ -30,8 +30,11 @@ trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
 began=$SECONDS
 
+# Seconds since the beginning, and what the processors worked in them.
 section() {
-    printf '== %s (%d s)\n' "$1" $((SECONDS - began))
+    times > "$work/times" # not in a subshell, which has times of its own
+    printf '== %s (%d s, %s s of processors)\n' "$1" $((SECONDS - began)) "$(tail -1 "$work/times" |
+        awk -F'[ms ]+' '{ printf "%.0f", $1 * 60 + $2 + $3 * 60 + $4 }')"
 }
 pass() { passed=$((passed + ${1:-1})); }
 skip() { # name, reason
@@ -203,6 +206,6 @@ if [ "$mode" = --long ]; then
     script tests/mutants/switches 3600 tests/mutants/switches.sh
 fi
 
-printf '== end (%d s)\n' $((SECONDS - began))
+section end
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

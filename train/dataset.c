@@ -105,7 +105,7 @@ static int dataset_blend(
     struct dataset *ds, const struct dataset_options *o, struct glm_error *err)
 {
     int64_t weight[BLEND_MAX_SOURCES];
-    const char *text[BLEND_MAX_SOURCES];
+    const char *text[BLEND_MAX_SOURCES] = {0};
     for (int i = 0; i < ds->count; i++) {
         text[i] = o->sources[i].weight;
         weight[i] = ds->source[i].samples;

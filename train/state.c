@@ -301,7 +301,7 @@ static int check_identity(const struct state *s, struct reader *r, struct glm_er
 {
     unsigned char data[DIGEST_SIZE];
     double schedule[SCHEDULE_NUMBERS];
-    uint64_t seed;
+    uint64_t seed = 0;
     const struct train_tensor small[] = {
         {.section = SECTION_TRAIN, .name = "seed", .dtype = GLM_U64, .data = &seed},
         {.section = SECTION_TRAIN, .name = "data_fingerprint", .dtype = GLM_U8, .rank = 1,

@@ -21,7 +21,7 @@ names=("$@")
 # What git knows, as it is here; build products too, with their times, so that little is built.
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do
     [ -e "$f" ] && printf '%s\0' "$f"
-done | cp -a --parents -t "$copy" $(tr '\0' '\n')
+done | xargs -0 cp -a --parents -t "$copy"
 mkdir -p "$copy/build"
 [ -d build/release ] && cp -a build/release "$copy/build/"
 cd "$copy" || exit 1

@@ -56,6 +56,15 @@ static() {
     mv "$tmp/aside" "$prefix/lib/libglm.so"
     return $status
 }
+headers() {
+    local h bad=0
+    while IFS= read -r h; do
+        printf '#include <%s>\nextern int not_empty;\n' "$h" | gcc -std=c11 -fsyntax-only -x c \
+            "-I$prefix/include/glm" $(pkg-config --cflags jansson hdf5 yaml-0.1) - || bad=1
+    done < <(cd "$prefix/include/glm" && find . -name '*.h' | sed 's|^\./||')
+    return $bad
+}
+check "every installed header compiles alone" headers
 check "a program compiles, links and runs with libglm.so" shared
 check "a program compiles, links and runs with libglm.a" static
 
