@@ -56,11 +56,13 @@ static() {
     mv "$tmp/aside" "$prefix/lib/libglm.so"
     return $status
 }
-headers() {
-    local h bad=0
+headers() { # with gcc's own default: some need POSIX
+    local h bad=0 flags
+    flags=$(pkg-config --cflags jansson hdf5 yaml-0.1)
     while IFS= read -r h; do
-        printf '#include <%s>\nextern int not_empty;\n' "$h" | gcc -std=c11 -fsyntax-only -x c \
-            "-I$prefix/include/glm" $(pkg-config --cflags jansson hdf5 yaml-0.1) - || bad=1
+        # shellcheck disable=SC2086 # words are wanted
+        printf '#include <%s>\nextern int not_empty;\n' "$h" |
+            gcc -fsyntax-only -x c "-I$prefix/include/glm" $flags - || bad=1
     done < <(cd "$prefix/include/glm" && find . -name '*.h' | sed 's|^\./||')
     return $bad
 }
