@@ -4,7 +4,9 @@
 # The model is the one that Hugging Face transformers wrote for fixtures/tiny-a-bf16, with tensors
 # of a multi-token-prediction layer added: 296 tensors, BF16, random normal weights. It is imported
 # for TP 2, PP 2, EP 4, taken to MXFP8 and back beside the main line, resharded to TP 1, PP 4, EP 2,
-# exported, and compared with what came in. FOLDER keeps everything; without it nothing stays.
+# exported, and compared with what came in. Then it is trained on the suite's manual pages, stopped,
+# taken up again, resharded, exported and verified; curve.svg is a picture of it. FOLDER keeps
+# everything; without it nothing stays.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
@@ -39,7 +41,7 @@ step() { # what, command
     printf '   [%s]\n' "$(since "$from")"
 }
 
-echo "A tiny GLM-5.2 from Hugging Face transformers goes round, and nothing is lost."
+echo "A tiny GLM-5.2 from Hugging Face transformers goes round, learns, and nothing is lost."
 step "The model directory, as transformers wrote it" tiny "$root/fixtures/tiny-a-bf16" tiny
 step "Import it for 2 tensor-parallel, 2 pipeline and 4 expert ranks" \
     glm-import --quiet --tp 2 --pp 2 --ep 4 tiny tiny.ckpt
@@ -61,5 +63,21 @@ step "Export the resharded checkpoint" glm-export --quiet tiny-pp4.ckpt exported
 step "The export equals the original" glm-verify diff --quiet tiny exported
 step "Down to the files" glm-export --quiet --same-files tiny-pp4.ckpt same-files
 step "Byte for byte" diff -r tiny same-files
+
+step "Text to train on: the suite's own manual pages, a byte a token" \
+    glm-data build --quiet manual.h5 "$root"/fixtures/demo/manual/*
+step "Train 20 of the recipe's 30 steps, with two checkpoints, and stop" \
+    glm-train --set exit_interval=20 "$root/fixtures/recipes/tiny-demo.yaml"
+step "A new process goes on to the end" glm-train --resume "$root/fixtures/recipes/tiny-demo.yaml"
+step "Has it learned?" losscurve tiny.run "$root/fixtures/demo/losses.json"
+step "The curve as a picture" glm-inspect --metrics tiny.run --svg curve.svg
+step "Reshard what was trained, optimizer state and all" \
+    glm-reshard --quiet --tp 2 --pp 2 --ep 4 tiny.run/step-000000030 trained.ckpt
+step "Both hold the same" glm-verify diff --quiet --section all tiny.run/step-000000030 trained.ckpt
+step "Is every byte as it was written?" glm-verify integrity --quiet trained.ckpt
+step "Export the trained weights" glm-export --quiet trained.ckpt trained
+step "The export equals what was trained" glm-verify diff --quiet trained trained.ckpt
+step "Did the restart change a bit? The same recipe, with a restart and without" \
+    glm-verify resume --quiet --steps 3,3 "$root/fixtures/recipes/tiny-demo.yaml"
 
 printf '\nDone in %s.\n' "$(since "$begin")"

@@ -22,3 +22,9 @@ else
     echo "FAIL demo: the files came back byte for byte"
     exit 1
 fi
+if grep -q '<svg' "$tmp/demo/curve.svg"; then
+    echo "ok demo: there is a picture of the curve"
+else
+    echo "FAIL demo: there is a picture of the curve"
+    exit 1
+fi
