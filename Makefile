@@ -238,7 +238,7 @@ fuzz: ## each fuzzer for FUZZ_SECONDS (60), FUZZ_JOBS (1) at a time; then the co
 C_FILES := $(filter-out build/%,$(wildcard */*.[ch] */*/*.[ch]))
 HEADERS := $(filter %.h,$(C_FILES))
 
-lint: ## layout of the source, static checks, manual pages, shell scripts
+lint: ## layout of the source, static checks, manual pages, shell scripts, patches of tests/mutants
 	@tools/lint.sh
 
 format: ## lay out the source by .clang-format
