@@ -144,9 +144,9 @@ static int run(const char *path, const struct train_words *w, const struct train
     else
         print_text(&report, o->eval_only != NULL);
     if (report.stopped != 0 && report.stopped != SIGTERM && report.stopped != SIGUSR1) {
-        err->sys_errno = report.stopped;
         glm_fail(err, GLM_ESTOPPED, "stopped at step %" PRId64 " of %" PRId64
             "; the state is saved, --resume goes on", report.step, report.steps);
+        err->sys_errno = report.stopped;
     }
     return (int)err->code;
 }

@@ -22,8 +22,9 @@ int evaluate_run(struct trainer *t, struct train_eval *out, const struct glm_eve
         for (int64_t i = 0; i < t->batch.parts; i++) {
             const int stop = glm_events_stop(events);
             if (stop != 0) {
+                glm_fail(err, GLM_ESTOPPED, "stopped while evaluating");
                 err->sys_errno = stop;
-                return glm_fail(err, GLM_ESTOPPED, "stopped while evaluating");
+                return (int)err->code;
             }
             if (model_forward(t->model, &t->batch.part[i], NULL, err) != 0)
                 return glm_within(err, "validation");

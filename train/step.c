@@ -106,8 +106,9 @@ static int micro_batches(struct trainer *t, struct sums *s, const struct glm_eve
     for (int64_t i = 0; i < b->parts; i++) {
         const int stop = glm_events_stop(events);
         if (stop != 0) {
+            glm_fail(err, GLM_ESTOPPED, "stopped");
             err->sys_errno = stop;
-            return glm_fail(err, GLM_ESTOPPED, "stopped");
+            return (int)err->code;
         }
         if (b->part[i].tokens == 0)
             continue;

@@ -47,8 +47,8 @@ static int work(const struct job *j, struct glm_error *err)
         goto out;
     r->run.interval = 0; /* the one save is at the end */
     if (train_run(r, &o, &watch, &events, &report, err) == GLM_OK && report.stopped != 0) {
-        err->sys_errno = report.stopped;
         glm_fail(err, GLM_ESTOPPED, "stopped");
+        err->sys_errno = report.stopped;
     }
 out:
     trace_finish(&trace, err);

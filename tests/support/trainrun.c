@@ -12,24 +12,6 @@
 
 enum { VOCAB = 96, DOCUMENTS = 160 };
 
-static const char config[] =
-    "{\"architectures\": [\"GlmMoeDsaForCausalLM\"], \"model_type\": \"glm_moe_dsa\",\n"
-    "\"attention_bias\": false, \"dtype\": \"bfloat16\", \"eos_token_id\": 1, \"pad_token_id\": 0,\n"
-    "\"hidden_act\": \"silu\", \"hidden_size\": 48, \"intermediate_size\": 96,\n"
-    "\"moe_intermediate_size\": 24, \"num_hidden_layers\": 4, \"num_nextn_predict_layers\": 1,\n"
-    "\"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"q_lora_rank\": 32,\n"
-    "\"kv_lora_rank\": 24, \"qk_nope_head_dim\": 12, \"qk_rope_head_dim\": 8, \"qk_head_dim\": 20,\n"
-    "\"v_head_dim\": 16, \"n_routed_experts\": 4, \"n_shared_experts\": 1,\n"
-    "\"num_experts_per_tok\": 2, \"n_group\": 1, \"topk_group\": 1, \"norm_topk_prob\": true,\n"
-    "\"routed_scaling_factor\": 2.5, \"scoring_func\": \"sigmoid\", \"topk_method\": \"noaux_tc\",\n"
-    "\"index_n_heads\": 4, \"index_head_dim\": 16, \"index_topk\": 6,\n"
-    "\"indexer_types\": [\"full\", \"full\", \"shared\", \"full\"],\n"
-    "\"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\", \"sparse\"],\n"
-    "\"indexer_rope_interleave\": true, \"rope_interleave\": true, \"initializer_range\": 0.05,\n"
-    "\"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-05,\n"
-    "\"rope_parameters\": {\"rope_theta\": 10000, \"rope_type\": \"default\"},\n"
-    "\"tie_word_embeddings\": false, \"vocab_size\": 96}\n";
-
 static void check(const struct glm_error *err)
 {
     if (err->code != GLM_OK) {
@@ -105,8 +87,11 @@ void trainrun_write(const char *dir, const char *args, const char *glm)
 char *trainrun_new(const char *args, const char *glm)
 {
     char *dir = tmpdir_new();
+    size_t size;
 
-    tmpdir_write(tmpdir_path(dir, "config.json"), config, sizeof config - 1);
+    char *config = tmpdir_read("fixtures/train/micro.json", &size);
+    tmpdir_write(tmpdir_path(dir, "config.json"), config, size);
+    free(config);
     write_data(tmpdir_path(dir, "data.h5"));
     trainrun_write(dir, args, glm);
     return dir;
