@@ -171,7 +171,7 @@ venv: .venv/tests.stamp ## make .venv with the pinned packages of the tests' Pyt
 # The packages come first and are looked for again by a second make, which then finds them.
 SUBMAKE = +@$(MAKE) --no-print-directory CONFIG=$(CONFIG)
 
-demo: deps ## import, inspect, convert, reshard, export and verify a tiny model, step by step
+demo: deps ## import, inspect, convert, reshard, export, verify and train a tiny model, step by step
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools demo/demo.sh
 
