@@ -20,6 +20,7 @@ else
     cd "$work" || exit 1
 fi
 PATH=$BIN:$TOOLS:$PATH
+export LC_ALL=C.UTF-8 # the order of files
 number=0
 begin=$EPOCHREALTIME
 
