@@ -45,8 +45,8 @@ static void show_step(void *ctx, const struct train_step *s)
     char memory[24], left[32];
 
     (void)ctx;
-    fprintf(stderr, "step %" PRId64 "/%" PRId64 "  loss %.5f  lm %.5f", s->step, s->steps, s->loss,
-        s->lm);
+    fprintf(stderr, "step %" PRId64 "/%" PRId64 "  loss %.5f  lm %.5f", s->step, s->steps,
+        s->loss, s->lm);
     if (s->indexer_on)
         fprintf(stderr, "  indexer %.5f", s->indexer);
     if (s->mtp_on)
@@ -55,15 +55,16 @@ static void show_step(void *ctx, const struct train_step *s)
         s->tokens_per_second, s->tflops);
     if (isfinite(s->mfu))
         fprintf(stderr, "  MFU %.1f %%", 100 * s->mfu);
-    fprintf(stderr, "  %s  %s left\n", progress_bytes(s->memory_bytes, memory, sizeof memory),
+    fprintf(stderr, "  %s  %s left\n",
+        progress_bytes(s->memory_bytes, memory, sizeof memory),
         progress_time(s->left_seconds, left, sizeof left));
 }
 
 static void show_eval(void *ctx, const struct train_eval *e)
 {
     (void)ctx;
-    fprintf(stderr, "step %" PRId64 "  validation loss %.5f  perplexity %.3f\n", e->step, e->loss,
-        e->perplexity);
+    fprintf(stderr, "step %" PRId64 "  validation loss %.5f  perplexity %.3f\n", e->step,
+        e->loss, e->perplexity);
 }
 
 static void show_saved(void *ctx, const char *path, double seconds)
@@ -89,7 +90,8 @@ static int print_json(const struct train_report *r, struct glm_error *err)
     jsonout_real(&j, NULL, "first_loss", r->first_loss);
     jsonout_real(&j, NULL, "last_loss", r->last_loss);
     jsonout_real(&j, NULL, "eval_loss", r->eval.targets > 0 ? r->eval.loss : NAN);
-    jsonout_real(&j, NULL, "eval_perplexity", r->eval.targets > 0 ? r->eval.perplexity : NAN);
+    jsonout_real(
+        &j, NULL, "eval_perplexity", r->eval.targets > 0 ? r->eval.perplexity : NAN);
     jsonout_int(&j, NULL, "eval_targets", r->eval.targets);
     jsonout_str(&j, NULL, "checkpoint", r->checkpoint[0] != '\0' ? r->checkpoint : NULL);
     jsonout_real(&j, NULL, "seconds", r->seconds);
@@ -104,16 +106,18 @@ static void print_text(const struct train_report *r, bool only_eval)
 
     if (!only_eval) {
         if (r->why != NULL)
-            printf("stopped at step %" PRId64 " of %" PRId64 " (%s)\n", r->step, r->steps, r->why);
+            printf("stopped at step %" PRId64 " of %" PRId64 " (%s)\n", r->step, r->steps,
+                r->why);
         else
-            printf("trained      to step %" PRId64 " of %" PRId64 "\n", r->step, r->steps);
+            printf(
+                "trained      to step %" PRId64 " of %" PRId64 "\n", r->step, r->steps);
     }
     if (isfinite(r->first_loss))
-        printf("loss         %.5f at step %" PRId64 ", %.5f at step %" PRId64 "\n", r->first_loss,
-            r->first + 1, r->last_loss, r->step);
+        printf("loss         %.5f at step %" PRId64 ", %.5f at step %" PRId64 "\n",
+            r->first_loss, r->first + 1, r->last_loss, r->step);
     if (r->eval.targets > 0)
-        printf("validation   loss %.5f, perplexity %.3f on %" PRId64 " tokens\n", r->eval.loss,
-            r->eval.perplexity, r->eval.targets);
+        printf("validation   loss %.5f, perplexity %.3f on %" PRId64 " tokens\n",
+            r->eval.loss, r->eval.perplexity, r->eval.targets);
     if (r->checkpoint[0] != '\0')
         printf("checkpoint   %s\n", r->checkpoint);
     printf("time         %s\n", progress_time(r->seconds, took, sizeof took));
@@ -121,12 +125,16 @@ static void print_text(const struct train_report *r, bool only_eval)
 
 /* ---- the run ---------------------------------------------------------------------------------- */
 
-static int run(const char *path, const struct train_words *w, const struct train_options *o,
-    const struct common_options *common, struct glm_error *err)
+static int run(const char *path, const struct train_words *w,
+    const struct train_options *o, const struct common_options *common,
+    struct glm_error *err)
 {
-    const struct train_watch show = {.step = show_step, .eval = show_eval, .saved = show_saved};
-    const struct recipe_options ro = {.set = w->set.word, .sets = w->set.count,
-        .ignore = w->ignore.word, .ignores = w->ignore.count};
+    const struct train_watch show = {
+        .step = show_step, .eval = show_eval, .saved = show_saved};
+    const struct recipe_options ro = {.set = w->set.word,
+        .sets = w->set.count,
+        .ignore = w->ignore.word,
+        .ignores = w->ignore.count};
     struct train_report report;
     struct recipe *recipe = NULL;
     struct watch watch;
@@ -144,8 +152,10 @@ static int run(const char *path, const struct train_words *w, const struct train
     else
         print_text(&report, o->eval_only != NULL);
     if (report.stopped != 0 && report.stopped != SIGTERM && report.stopped != SIGUSR1) {
-        glm_fail(err, GLM_ESTOPPED, "stopped at step %" PRId64 " of %" PRId64
-            "; the state is saved, --resume goes on", report.step, report.steps);
+        glm_fail(err, GLM_ESTOPPED,
+            "stopped at step %" PRId64 " of %" PRId64
+            "; the state is saved, --resume goes on",
+            report.step, report.steps);
         err->sys_errno = report.stopped;
     }
     return (int)err->code;
@@ -158,11 +168,14 @@ int main(int argc, char **argv)
     struct common_options common = {0};
     const struct opt opts[] = {
         OPT_MANY_("set", "key=value", &w.set, "overrule a key of the recipe"),
-        OPT_MANY_("ignore-key", "key", &w.ignore, "go on without a key that is not built"),
+        OPT_MANY_(
+            "ignore-key", "key", &w.ignore, "go on without a key that is not built"),
         OPT_STR("run", "dir", &o.run_dir, "folder of the run, instead of the recipe's"),
         OPT_FLAG("resume", &o.resume, "go on from the run's newest checkpoint"),
-        OPT_STR("stop-after", "time", &w.stop_after, "save and stop after 90s, 30m or 2h"),
-        OPT_STR("eval-only", "ckpt", &o.eval_only, "print a checkpoint's validation loss"),
+        OPT_STR(
+            "stop-after", "time", &w.stop_after, "save and stop after 90s, 30m or 2h"),
+        OPT_STR(
+            "eval-only", "ckpt", &o.eval_only, "print a checkpoint's validation loss"),
         OPT_CHOICE("device", "auto|cpu", &w.device, "what computes"),
         OPT_REAL("peak-tflops", "n", &o.peak_tflops, "the device's peak, for MFU"),
         OPT_FLAG("take-lease", &o.take_lease, "take over a run of another host"),
@@ -179,8 +192,9 @@ int main(int argc, char **argv)
     };
     struct glm_error err = {0};
 
-    if (opt_parse(&self, &argc, &argv, &err) == 0 &&
-        (w.stop_after == NULL || parse_time(w.stop_after, &o.stop_after_seconds, &err) == 0)) {
+    if (opt_parse(&self, &argc, &argv, &err) == 0
+        && (w.stop_after == NULL
+            || parse_time(w.stop_after, &o.stop_after_seconds, &err) == 0)) {
         if (w.device != NULL && w.set.count < OPT_MANY) {
             snprintf(w.device_set, sizeof w.device_set, "GLM.device=%s", w.device);
             w.set.word[w.set.count++] = w.device_set;

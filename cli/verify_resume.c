@@ -18,7 +18,8 @@ static int parse_steps(const char *text, struct resume_options *o, struct glm_er
 
     if (text == NULL)
         return GLM_OK;
-    if (sscanf(text, "%lld,%lld%n", &n, &m, &end) != 2 || text[end] != '\0' || n < 1 || m < 1)
+    if (sscanf(text, "%lld,%lld%n", &n, &m, &end) != 2 || text[end] != '\0' || n < 1
+        || m < 1)
         return glm_fail(err, GLM_EUSAGE,
             "--steps: expected two whole numbers above 0 like 10,10, found '%s'", text);
     o->n = n;
@@ -63,7 +64,8 @@ int verify_resume(int argc, char **argv)
     const char *steps = NULL;
     struct common_options common = {0};
     const struct opt opts[] = {
-        OPT_STR("steps", "n,m", &steps, "steps before and after the restart (default 5,5)"),
+        OPT_STR(
+            "steps", "n,m", &steps, "steps before and after the restart (default 5,5)"),
         OPT_MANY_("set", "key=value", &set, "overrule a key of the recipe"),
         OPT_MANY_("ignore-key", "key", &ignore, "go on without a key that is not built"),
         OPT_STR("dir", "dir", &o.dir, "work here, in a new folder, and keep it"),
@@ -86,8 +88,10 @@ int verify_resume(int argc, char **argv)
         return cli_report("glm-verify", &err);
     watch_begin(&watch, "glm-verify", &common);
     o.recipe = argv[0];
-    o.keys = (struct recipe_options){
-        .set = set.word, .sets = set.count, .ignore = ignore.word, .ignores = ignore.count};
+    o.keys = (struct recipe_options){.set = set.word,
+        .sets = set.count,
+        .ignore = ignore.word,
+        .ignores = ignore.count};
     o.threads = cli_threads(&common);
     o.events = &watch.events;
     resume_run(&report, &o, &err);
@@ -98,9 +102,11 @@ int verify_resume(int argc, char **argv)
             err = printing;
     } else if (err.code == GLM_OK) {
         printf("%s: %lld + %lld steps are the same bits with a restart between them\n"
-               "compared     %lld states of %lld tensors, %lld tiles each; losses and norms\n",
-            argv[0], (long long)report.n, (long long)report.m, (long long)report.counts.records,
-            (long long)report.counts.tensors, (long long)report.counts.tiles);
+               "compared     %lld states of %lld tensors, %lld tiles each; losses and "
+               "norms\n",
+            argv[0], (long long)report.n, (long long)report.m,
+            (long long)report.counts.records, (long long)report.counts.tensors,
+            (long long)report.counts.tiles);
     }
     return cli_report("glm-verify", &err);
 }

@@ -4,8 +4,8 @@
 
 #include "train/clock.h"
 
-int evaluate_run(struct trainer *t, struct train_eval *out, const struct glm_events *events,
-    struct glm_error *err)
+int evaluate_run(struct trainer *t, struct train_eval *out,
+    const struct glm_events *events, struct glm_error *err)
 {
     const int64_t global = t->recipe->batch.global, epoch = feed_epoch(t->valid);
     const int64_t iters = t->recipe->run.eval_iters, from = out->step;

@@ -6,7 +6,7 @@
 #include "train/trainer.h"
 
 /* eval_iters global batches, at most one epoch, through t's model and its batch buffers. */
-int evaluate_run(struct trainer *t, struct train_eval *out, const struct glm_events *events,
-    struct glm_error *err);
+int evaluate_run(struct trainer *t, struct train_eval *out,
+    const struct glm_events *events, struct glm_error *err);
 
 #endif

@@ -26,10 +26,15 @@ static int open_dataset(struct feed *f, const struct recipe *r, struct glm_error
     struct dataset_source *source = NULL;
     char split[128];
 
-    snprintf(split, sizeof split, "%.17g,%.17g,%.17g", d->split[0], d->split[1], d->split[2]);
-    struct dataset_options o = {.length = f->length, .vocab = f->vocab, .seed = f->seed,
-        .packing = d->documents ? PACKING_DOCUMENTS : PACKING_STREAM, .part = f->part,
-        .split = split, .mask_after_end = d->eod_mask_loss,
+    snprintf(
+        split, sizeof split, "%.17g,%.17g,%.17g", d->split[0], d->split[1], d->split[2]);
+    struct dataset_options o = {.length = f->length,
+        .vocab = f->vocab,
+        .seed = f->seed,
+        .packing = d->documents ? PACKING_DOCUMENTS : PACKING_STREAM,
+        .part = f->part,
+        .split = split,
+        .mask_after_end = d->eod_mask_loss,
         .end = (int32_t)(d->end_id < 0 ? -1 : d->end_id)};
     if (own) {
         o.sources = &apart;
@@ -39,7 +44,8 @@ static int open_dataset(struct feed *f, const struct recipe *r, struct glm_error
     } else {
         if (d->sources < 1)
             return glm_fail(err, GLM_EFORMAT,
-                "%s: key GLM.data: missing; training wants a dataset (or mock_data)", r->path);
+                "%s: key GLM.data: missing; training wants a dataset (or mock_data)",
+                r->path);
         if ((source = calloc((size_t)d->sources, sizeof *source)) == NULL)
             return glm_fail(err, GLM_ENOMEM, "%s: no memory for the datasets", r->path);
         for (int i = 0; i < d->sources; i++)
@@ -61,8 +67,8 @@ int feed_open(struct feed **out, const struct recipe *r, enum dataset_part part,
     if (f == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for the data");
     if (r->train.seed > UINT32_MAX) {
-        glm_fail(err, GLM_EFORMAT, "%s: key ARGS.seed: %" PRId64 " exceeds 4294967295", r->path,
-            r->train.seed);
+        glm_fail(err, GLM_EFORMAT, "%s: key ARGS.seed: %" PRId64 " exceeds 4294967295",
+            r->path, r->train.seed);
         goto out;
     }
     f->length = r->batch.seq_length;
@@ -121,7 +127,8 @@ int feed_batch_init(struct feed_batch *b, int64_t samples, int64_t micro, int64_
     b->memory = calloc((size_t)(4 * rows + parts), sizeof *b->memory);
     if (b->part == NULL || b->memory == NULL) {
         feed_batch_clear(b);
-        return glm_fail(err, GLM_ENOMEM, "no memory for a batch of %" PRId64 " rows", rows);
+        return glm_fail(
+            err, GLM_ENOMEM, "no memory for a batch of %" PRId64 " rows", rows);
     }
     if (sample_init(&b->one, length, err) != GLM_OK)
         feed_batch_clear(b);
@@ -145,10 +152,12 @@ static void mock_sample(const struct feed *f, int64_t index, struct sample *s)
 
     for (int64_t t = 0; t <= s->length; t++) {
         const uint64_t at = (uint64_t)index * (uint64_t)(s->length + 1) + (uint64_t)t;
-        const uint32_t counter[4] = {(uint32_t)at, (uint32_t)(at >> 32), name[0], name[1]};
+        const uint32_t counter[4] = {
+            (uint32_t)at, (uint32_t)(at >> 32), name[0], name[1]};
         uint32_t x[4];
         philox4x32_10(counter, f->mock.key, x);
-        token = t == 0 ? (int64_t)x[0] % f->vocab : (5 * token + 1 + (int64_t)(x[0] & 3)) % f->vocab;
+        token = t == 0 ? (int64_t)x[0] % f->vocab
+                       : (5 * token + 1 + (int64_t)(x[0] & 3)) % f->vocab;
         if (t < s->length) {
             s->tokens[t] = (int32_t)token;
             s->positions[t] = (int32_t)t;
@@ -167,7 +176,8 @@ struct part_memory { /* of one micro-batch */
     int32_t *ids, *positions, *targets, *borders;
 };
 
-static void append(struct model_batch *p, const struct part_memory *to, const struct sample *s)
+static void append(
+    struct model_batch *p, const struct part_memory *to, const struct sample *s)
 {
     const int64_t at = p->tokens, filled = s->sequences - (s->rows < s->length ? 1 : 0);
 
@@ -194,8 +204,8 @@ static void count(struct feed_batch *b, const struct model_batch *p)
             }
 }
 
-int feed_fill(struct feed *f, int64_t first, int64_t n, struct feed_batch *b,
-    struct glm_error *err)
+int feed_fill(
+    struct feed *f, int64_t first, int64_t n, struct feed_batch *b, struct glm_error *err)
 {
     const int64_t rows = b->micro * b->length;
 
@@ -205,8 +215,10 @@ int feed_fill(struct feed *f, int64_t first, int64_t n, struct feed_batch *b,
         int32_t *const at = b->memory + k * (4 * rows + 1);
         const struct part_memory to = {at, at + rows, at + 2 * rows, at + 3 * rows};
         struct model_batch *const p = &b->part[k];
-        *p = (struct model_batch){
-            .ids = to.ids, .positions = to.positions, .targets = to.targets, .cu_seqlens = to.borders};
+        *p = (struct model_batch){.ids = to.ids,
+            .positions = to.positions,
+            .targets = to.targets,
+            .cu_seqlens = to.borders};
         to.borders[0] = 0;
         for (int64_t i = k * b->micro; i < n && i < (k + 1) * b->micro; i++) {
             if (f->data == NULL)

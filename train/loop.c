@@ -24,12 +24,11 @@ struct loop {
     struct trainer t;
     struct rundir dir;
     struct metrics metrics;
-    double start;        /* of the process's steps */
-    int64_t last;        /* the step to end after */
+    double start; /* of the process's steps */
+    int64_t last; /* the step to end after */
 };
 
 static void note(const struct loop *l, const char *fmt, ...) GLM_PRINTF(2, 3);
-
 
 static void note(const struct loop *l, const char *fmt, ...)
 {
@@ -54,8 +53,10 @@ static int save(struct loop *l, struct glm_error *err)
         return GLM_OK;
     if ((path = rundir_name(&l->dir, step, err)) == NULL)
         return (int)err->code;
-    const struct state_save o = {.path = path, .topology = &l->recipe->topology,
-        .origin = &l->t.origin, .without_mtp = l->t.without_mtp};
+    const struct state_save o = {.path = path,
+        .topology = &l->recipe->topology,
+        .origin = &l->t.origin,
+        .without_mtp = l->t.without_mtp};
     if (state_save(&l->t.state, &o, err) != GLM_OK) {
         rundir_discard(&l->dir, step);
         glm_within(err, "checkpoint of step %lld", (long long)step);
@@ -79,10 +80,13 @@ static int save_on_the_way(struct loop *l, struct glm_error *err)
         return (int)err->code;
     }
     if (l->dir.steps > 0)
-        note(l, "not saved: %s; training goes on, the last good checkpoint is that of step %lld",
+        note(l,
+            "not saved: %s; training goes on, the last good checkpoint is that of step "
+            "%lld",
             trouble.text, (long long)rundir_latest(&l->dir));
     else
-        note(l, "not saved: %s; training goes on, there is no checkpoint yet", trouble.text);
+        note(l, "not saved: %s; training goes on, there is no checkpoint yet",
+            trouble.text);
     return GLM_OK;
 }
 
@@ -94,7 +98,8 @@ static int evaluate(struct loop *l, struct glm_error *err)
     struct train_eval now = {.step = l->t.state.step};
 
     if (evaluate_run(&l->t, &now, l->events, err) != GLM_OK) {
-        if (err->code == GLM_ESTOPPED) /* the step is whole; the loop sees the signal, too */
+        if (err->code
+            == GLM_ESTOPPED) /* the step is whole; the loop sees the signal, too */
             glm_error_clear(err);
         return (int)err->code;
     }
@@ -115,7 +120,8 @@ static double wall_time(void)
 
 static int open_metrics(struct loop *l, struct glm_error *err)
 {
-    const char *const own = l->o->run_dir, *const path = own ? own : l->recipe->run.run_dir;
+    const char *const own = l->o->run_dir,
+                      *const path = own ? own : l->recipe->run.run_dir;
 
     if (l->o->no_metrics || rundir_create(path, err) != GLM_OK)
         return (int)err->code;
@@ -169,7 +175,8 @@ static bool every(int64_t interval, int64_t step)
 static double time_limit(const struct loop *l)
 {
     const int64_t minutes = l->recipe->run.exit_duration_in_mins;
-    const double a = l->o->stop_after_seconds, b = minutes > 0 ? 60.0 * (double)minutes : 0;
+    const double a = l->o->stop_after_seconds,
+                 b = minutes > 0 ? 60.0 * (double)minutes : 0;
 
     return a > 0 && (b <= 0 || a < b) ? a : b;
 }
@@ -204,8 +211,8 @@ static int one_step(struct loop *l, struct glm_error *err)
         l->watch.step(l->watch.ctx, &s);
     if (l->watch.state != NULL && l->watch.state(l->watch.ctx, &l->t.state, &s, err) != 0)
         return (int)err->code;
-    if (every(l->recipe->run.eval_interval, s.step) && l->t.valid != NULL &&
-        evaluate(l, err) != GLM_OK)
+    if (every(l->recipe->run.eval_interval, s.step) && l->t.valid != NULL
+        && evaluate(l, err) != GLM_OK)
         return (int)err->code;
     write_metrics(l, &s);
     if (every(l->recipe->run.interval, s.step) && s.step < l->last)
@@ -250,12 +257,14 @@ static int begin(struct loop *l, struct glm_error *err)
         return (int)err->code;
     const int64_t latest = rundir_latest(&l->dir);
     if (latest >= 0 && !o->resume)
-        return glm_fail(err, GLM_EUSAGE, "%s: holds a run, its newest checkpoint is of step %lld; "
-            "--resume goes on with it, another --run begins anew", l->dir.path,
-            (long long)latest);
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: holds a run, its newest checkpoint is of step %lld; "
+            "--resume goes on with it, another --run begins anew",
+            l->dir.path, (long long)latest);
     if (latest < 0) {
         if (o->resume)
-            note(l, "%s: holds no checkpoint yet, the run begins at its first step", l->dir.path);
+            note(l, "%s: holds no checkpoint yet, the run begins at its first step",
+                l->dir.path);
         return trainer_start(&l->t, err);
     }
     char *name = rundir_name(&l->dir, latest, err);
@@ -274,15 +283,17 @@ out:
 static int train(struct loop *l, struct glm_error *err)
 {
     if (trainer_open(&l->t, l->recipe,
-            &(struct trainer_options){.threads = l->o->threads, .train = true}, err) != GLM_OK ||
-        begin(l, err) != GLM_OK || open_metrics(l, err) != GLM_OK)
+            &(struct trainer_options){.threads = l->o->threads, .train = true}, err)
+            != GLM_OK
+        || begin(l, err) != GLM_OK || open_metrics(l, err) != GLM_OK)
         return (int)err->code;
     l->report->first = l->t.state.step;
     l->last = l->recipe->batch.steps;
     if (l->o->stop_at > 0 && l->o->stop_at < l->last)
         l->last = l->o->stop_at;
     l->start = clock_seconds();
-    if (l->watch.state != NULL && l->watch.state(l->watch.ctx, &l->t.state, NULL, err) != 0)
+    if (l->watch.state != NULL
+        && l->watch.state(l->watch.ctx, &l->t.state, NULL, err) != 0)
         return (int)err->code;
     steps(l, err);
     l->report->step = l->t.state.step;
@@ -298,16 +309,17 @@ static int train(struct loop *l, struct glm_error *err)
 
 static int only_evaluate(struct loop *l, struct glm_error *err)
 {
-    if (trainer_open(&l->t, l->recipe, &(struct trainer_options){.threads = l->o->threads},
-            err) != GLM_OK ||
-        trainer_weights(&l->t, l->o->eval_only, err) != GLM_OK)
+    if (trainer_open(
+            &l->t, l->recipe, &(struct trainer_options){.threads = l->o->threads}, err)
+            != GLM_OK
+        || trainer_weights(&l->t, l->o->eval_only, err) != GLM_OK)
         return (int)err->code;
     return evaluate_run(&l->t, &l->report->eval, l->events, err);
 }
 
 int train_run(const struct recipe *r, const struct train_options *o,
-    const struct train_watch *watch, const struct glm_events *events, struct train_report *report,
-    struct glm_error *err)
+    const struct train_watch *watch, const struct glm_events *events,
+    struct train_report *report, struct glm_error *err)
 {
     const double start = clock_seconds();
     struct loop l = {

@@ -11,8 +11,8 @@ static int no_memory(struct glm_error *err)
 }
 
 /* Takes over data. A file of that name is replaced. */
-static int add_file(struct origin *o, const char *path, bool header, void *data, uint64_t bytes,
-    struct glm_error *err)
+static int add_file(struct origin *o, const char *path, bool header, void *data,
+    uint64_t bytes, struct glm_error *err)
 {
     for (int64_t i = 0; i < o->files; i++)
         if (o->file[i].header == header && strcmp(o->file[i].path, path) == 0) {
@@ -34,7 +34,8 @@ static int add_file(struct origin *o, const char *path, bool header, void *data,
     return GLM_OK;
 }
 
-int origin_prov(struct origin *o, const char *key, const char *value, struct glm_error *err)
+int origin_prov(
+    struct origin *o, const char *key, const char *value, struct glm_error *err)
 {
     char *copy = strdup(value), *name;
 
@@ -66,13 +67,13 @@ int origin_from(struct origin *o, const struct reader *r, bool own, struct glm_e
     for (int64_t i = 0; i < m->file_count; i++) {
         void *data;
         const struct ckpt_file *f = &m->files[i];
-        if (index_file(ix, f, &data, err) != GLM_OK ||
-            add_file(o, f->path, f->header, data, f->bytes, err) != GLM_OK)
+        if (index_file(ix, f, &data, err) != GLM_OK
+            || add_file(o, f->path, f->header, data, f->bytes, err) != GLM_OK)
             return (int)err->code;
     }
     for (int64_t i = 0; i < m->prov_count; i++)
-        if ((own || strncmp(m->prov[i].key, "parent-", 7) != 0) &&
-            origin_prov(o, m->prov[i].key, m->prov[i].value, err) != GLM_OK)
+        if ((own || strncmp(m->prov[i].key, "parent-", 7) != 0)
+            && origin_prov(o, m->prov[i].key, m->prov[i].value, err) != GLM_OK)
             return (int)err->code;
     if (own)
         return GLM_OK;
@@ -104,9 +105,9 @@ int origin_recipe(struct origin *o, const struct recipe *r, struct glm_error *er
     char hex[DIGEST_HEX];
 
     digest_hex(r->sha256, hex);
-    if (add_text(o, "recipe.yaml", r->text, r->text_size, err) != GLM_OK ||
-        origin_prov(o, "recipe-sha256", hex, err) != GLM_OK ||
-        origin_prov(o, "command", "glm-train", err) != GLM_OK)
+    if (add_text(o, "recipe.yaml", r->text, r->text_size, err) != GLM_OK
+        || origin_prov(o, "recipe-sha256", hex, err) != GLM_OK
+        || origin_prov(o, "command", "glm-train", err) != GLM_OK)
         return (int)err->code;
     return origin_prov(o, "version", GLM_VERSION, err);
 }
@@ -129,8 +130,9 @@ void origin_clear(struct origin *o)
 int origin_apply(const struct origin *o, struct manifest *m, struct glm_error *err)
 {
     for (int64_t i = 0; i < o->files; i++)
-        if (manifest_add_file(m, o->file[i].path, o->file[i].header, o->file[i].data,
-                o->file[i].bytes) == NULL)
+        if (manifest_add_file(
+                m, o->file[i].path, o->file[i].header, o->file[i].data, o->file[i].bytes)
+            == NULL)
             return no_memory(err);
     for (int64_t i = 0; i < o->provs; i++)
         if (manifest_add_prov(m, o->prov[i].key, o->prov[i].value) != 0)

@@ -24,11 +24,13 @@ struct origin {
 };
 
 /* own: r is a checkpoint of this run. */
-int origin_from(struct origin *o, const struct reader *r, bool own, struct glm_error *err);
+int origin_from(
+    struct origin *o, const struct reader *r, bool own, struct glm_error *err);
 int origin_random(struct origin *o, const struct recipe *recipe, struct glm_error *err);
 /* What the recipe adds: its text as recipe.yaml, its digest. Replaces what is there. */
 int origin_recipe(struct origin *o, const struct recipe *recipe, struct glm_error *err);
-int origin_prov(struct origin *o, const char *key, const char *value, struct glm_error *err);
+int origin_prov(
+    struct origin *o, const char *key, const char *value, struct glm_error *err);
 void origin_clear(struct origin *o); /* harmless on a zeroed one */
 /* Files and provenance into a plan; the files' bytes stay ours. */
 int origin_apply(const struct origin *o, struct manifest *m, struct glm_error *err);

@@ -17,8 +17,8 @@
 #include "train/state.h"
 
 struct train_options {
-    const char *run_dir;       /* NULL: the recipe's */
-    const char *eval_only;     /* a checkpoint: its validation loss, nothing is trained */
+    const char *run_dir;   /* NULL: the recipe's */
+    const char *eval_only; /* a checkpoint: its validation loss, nothing is trained */
     bool resume, take_lease;
     int threads;               /* 0: 1 */
     int64_t stop_at;           /* after this step, saved; 0: the recipe's last */
@@ -28,19 +28,21 @@ struct train_options {
     bool no_metrics;           /* no metrics.jsonl, no event file */
 };
 
-struct train_step { /* what a step was like */
-    int64_t step, steps;       /* of the run */
-    int64_t samples, tokens;   /* since its beginning */
-    int64_t rows, targets;     /* of the step */
-    double loss;               /* what is minimised: lm + coeff mtp + coeff sum of KL, per target */
-    double lm, mtp, indexer;   /* per target; KL per row, mean over the layers that have an indexer */
-    bool mtp_on, indexer_on;   /* whether there are such losses */
+struct train_step {          /* what a step was like */
+    int64_t step, steps;     /* of the run */
+    int64_t samples, tokens; /* since its beginning */
+    int64_t rows, targets;   /* of the step */
+    double loss; /* what is minimised: lm + coeff mtp + coeff sum of KL, per target */
+    double lm, mtp,
+        indexer; /* per target; KL per row, mean over the layers that have an indexer */
+    bool mtp_on, indexer_on; /* whether there are such losses */
     double norm, clip, lr, weight_decay;
-    double expert_load;        /* the fullest expert's tokens over the mean, worst layer; NaN: none */
+    double
+        expert_load; /* the fullest expert's tokens over the mean, worst layer; NaN: none */
     double seconds, tokens_per_second;
-    double tflops, mfu;        /* NaN: not known */
+    double tflops, mfu; /* NaN: not known */
     double left_seconds;
-    uint64_t memory_bytes;     /* resident */
+    uint64_t memory_bytes; /* resident */
 };
 
 struct train_eval {
@@ -59,18 +61,19 @@ struct train_watch {
 };
 
 struct train_report {
-    int64_t first, step, steps; /* where this process began, where it ended, the recipe's last */
-    int stopped;                /* signal that asked for it; 0 */
-    const char *why;            /* of an early end: "signal", "time", "exit_interval"; NULL */
+    int64_t first, step,
+        steps;       /* where this process began, where it ended, the recipe's last */
+    int stopped;     /* signal that asked for it; 0 */
+    const char *why; /* of an early end: "signal", "time", "exit_interval"; NULL */
     double first_loss, last_loss; /* of this process; NaN without a step */
-    struct train_eval eval;     /* the last one; targets 0: none */
+    struct train_eval eval;       /* the last one; targets 0: none */
     double seconds;
-    char checkpoint[4096];      /* the newest of the run, "" if there is none */
+    char checkpoint[4096]; /* the newest of the run, "" if there is none */
 };
 
 /* watch, events may be NULL. */
 int train_run(const struct recipe *r, const struct train_options *o,
-    const struct train_watch *watch, const struct glm_events *events, struct train_report *report,
-    struct glm_error *err);
+    const struct train_watch *watch, const struct glm_events *events,
+    struct train_report *report, struct glm_error *err);
 
 #endif

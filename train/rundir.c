@@ -45,7 +45,8 @@ static int64_t step_of(const char *name, const char *end)
     for (; name[i] >= '0' && name[i] <= '9' && i < n + 18; i++)
         step = 10 * step + (name[i] - '0');
     const size_t digits = i - n;
-    if (digits < DIGITS || (digits > DIGITS && name[n] == '0') || strcmp(name + i, end) != 0)
+    if (digits < DIGITS || (digits > DIGITS && name[n] == '0')
+        || strcmp(name + i, end) != 0)
         return -1;
     return step;
 }
@@ -58,10 +59,11 @@ static int remove_folder(const char *path, struct glm_error *err)
     DIR *d = opendir(path);
 
     if (d == NULL)
-        return errno == ENOENT ? GLM_OK : glm_fail_errno(err, "%s: open the folder", path);
+        return errno == ENOENT ? GLM_OK
+                               : glm_fail_errno(err, "%s: open the folder", path);
     for (struct dirent *e; err->code == GLM_OK && (e = readdir(d)) != NULL;)
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
-            unlinkat(dirfd(d), e->d_name, 0) != 0)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0
+            && unlinkat(dirfd(d), e->d_name, 0) != 0)
             glm_fail_errno(err, "%s/%s: remove", path, e->d_name);
     closedir(d);
     if (err->code == GLM_OK && rmdir(path) != 0)
@@ -162,7 +164,8 @@ static int look_around(struct rundir *d, struct glm_error *err)
     return (int)err->code;
 }
 
-int rundir_open(struct rundir *d, const char *path, bool take_lease, struct glm_error *err)
+int rundir_open(
+    struct rundir *d, const char *path, bool take_lease, struct glm_error *err)
 {
     unsigned char plan[DIGEST_SIZE];
     char *name = NULL;
@@ -174,9 +177,11 @@ int rundir_open(struct rundir *d, const char *path, bool take_lease, struct glm_
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", path);
     while (strlen(d->path) > 1 && d->path[strlen(d->path) - 1] == '/')
         d->path[strlen(d->path) - 1] = '\0';
-    const struct work_options o = {.plan = plan, .take_lease = take_lease, .restart = true};
+    const struct work_options o = {
+        .plan = plan, .take_lease = take_lease, .restart = true};
     struct work_options with_name = o;
-    if (rundir_create(d->path, err) == GLM_OK && (name = joined(d->path, "run", err)) != NULL) {
+    if (rundir_create(d->path, err) == GLM_OK
+        && (name = joined(d->path, "run", err)) != NULL) {
         with_name.target = name;
         if (work_open(&d->lease, &with_name, &resumed, err) == GLM_OK)
             look_around(d, err);
@@ -195,8 +200,8 @@ static void leave(const struct rundir *d)
 {
     char *journal = NULL, *folder = NULL;
 
-    if (asprintf(&folder, "%s/run.partial", d->path) >= 0 &&
-        asprintf(&journal, "%s/journal", folder) >= 0) {
+    if (asprintf(&folder, "%s/run.partial", d->path) >= 0
+        && asprintf(&journal, "%s/journal", folder) >= 0) {
         unlink(journal);
         rmdir(folder);
     }
@@ -232,7 +237,8 @@ bool rundir_has(const struct rundir *d, int64_t step)
 static int point_latest(const struct rundir *d, int64_t step, struct glm_error *err)
 {
     char *path = joined(d->path, "latest", err), *part = NULL, text[64];
-    const int n = snprintf(text, sizeof text, "%s%0*" PRId64 "\n", step_prefix, DIGITS, step);
+    const int n =
+        snprintf(text, sizeof text, "%s%0*" PRId64 "\n", step_prefix, DIGITS, step);
     int fd = -1;
 
     if (path == NULL || (part = joined(d->path, "latest.new", err)) == NULL)

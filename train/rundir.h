@@ -21,7 +21,8 @@ struct rundir {
 
 /* Creates the folder if need be, takes the lease, lists the checkpoints, removes what killed saves
  * left. GLM_EUSAGE: another process trains here. */
-int rundir_open(struct rundir *d, const char *path, bool take_lease, struct glm_error *err);
+int rundir_open(
+    struct rundir *d, const char *path, bool take_lease, struct glm_error *err);
 void rundir_close(struct rundir *d); /* harmless on a zeroed one */
 
 /* The folder and those above it. */

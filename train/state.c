@@ -9,11 +9,15 @@
 
 /* ---- the list --------------------------------------------------------------------------------- */
 
-static int add_train(struct state *s, const char *name, enum glm_dtype dtype, int64_t count,
-    void *data, struct glm_error *err)
+static int add_train(struct state *s, const char *name, enum glm_dtype dtype,
+    int64_t count, void *data, struct glm_error *err)
 {
-    const struct train_tensor t = {.section = SECTION_TRAIN, .name = name, .dtype = dtype,
-        .rank = count > 0 ? 1 : 0, .shape = {count}, .data = data};
+    const struct train_tensor t = {.section = SECTION_TRAIN,
+        .name = name,
+        .dtype = dtype,
+        .rank = count > 0 ? 1 : 0,
+        .shape = {count},
+        .data = data};
     return tensors_add(&s->tensors, &t, err);
 }
 
@@ -34,17 +38,18 @@ int state_init(struct state *s, struct glm_error *err)
     s->features_size = strlen(s->features);
     s->build_size = strlen(s->build);
     schedule_pack(&s->plan, s->schedule);
-    if (params_state(s->params, &s->tensors, err) != 0 ||
-        optimizer_state(s->optimizer, &s->tensors, err) != 0 ||
-        add_train(s, "step", GLM_I64, 0, &s->step, err) != 0 ||
-        add_train(s, "samples", GLM_I64, 0, &s->samples, err) != 0 ||
-        add_train(s, "tokens", GLM_I64, 0, &s->tokens, err) != 0 ||
-        add_train(s, "data_position", GLM_I64, 0, &s->position, err) != 0 ||
-        add_train(s, "data_fingerprint", GLM_U8, DIGEST_SIZE, s->data, err) != 0 ||
-        add_train(s, "seed", GLM_U64, 0, &s->seed, err) != 0 ||
-        add_train(s, "schedule", GLM_F64, SCHEDULE_NUMBERS, s->schedule, err) != 0 ||
-        add_train(s, "features", GLM_U8, (int64_t)s->features_size, s->features, err) != 0 ||
-        add_train(s, "build", GLM_U8, (int64_t)s->build_size, s->build, err) != 0)
+    if (params_state(s->params, &s->tensors, err) != 0
+        || optimizer_state(s->optimizer, &s->tensors, err) != 0
+        || add_train(s, "step", GLM_I64, 0, &s->step, err) != 0
+        || add_train(s, "samples", GLM_I64, 0, &s->samples, err) != 0
+        || add_train(s, "tokens", GLM_I64, 0, &s->tokens, err) != 0
+        || add_train(s, "data_position", GLM_I64, 0, &s->position, err) != 0
+        || add_train(s, "data_fingerprint", GLM_U8, DIGEST_SIZE, s->data, err) != 0
+        || add_train(s, "seed", GLM_U64, 0, &s->seed, err) != 0
+        || add_train(s, "schedule", GLM_F64, SCHEDULE_NUMBERS, s->schedule, err) != 0
+        || add_train(s, "features", GLM_U8, (int64_t)s->features_size, s->features, err)
+            != 0
+        || add_train(s, "build", GLM_U8, (int64_t)s->build_size, s->build, err) != 0)
         return (int)err->code;
     qsort(s->tensors.list, (size_t)s->tensors.count, sizeof *s->tensors.list, in_order);
     return GLM_OK;
@@ -85,8 +90,8 @@ static struct rect band_at(const struct tile_grid *g, int64_t band)
     return (struct rect){.lo = {e, row, 0}, .hi = {e + 1, end, g->dims[2]}};
 }
 
-static const unsigned char *band_data(const struct train_tensor *t, const struct tile_grid *g,
-    const struct rect *band)
+static const unsigned char *band_data(
+    const struct train_tensor *t, const struct tile_grid *g, const struct rect *band)
 {
     const int64_t first = (band->lo[0] * g->dims[1] + band->lo[1]) * g->dims[2];
     return (const unsigned char *)t->data + (size_t)first * glm_dtype_size(t->dtype);
@@ -110,8 +115,8 @@ void state_hash(const struct train_tensor *t, unsigned char *digests)
 
 /* ---- saving ----------------------------------------------------------------------------------- */
 
-static struct manifest *plan(const struct state *s, const struct state_save *o,
-    struct glm_error *err)
+static struct manifest *plan(
+    const struct state *s, const struct state_save *o, struct glm_error *err)
 {
     const struct volumes_options v = {.shard_size = o->shard_size};
     struct manifest *m = manifest_new(s->params->table);
@@ -132,8 +137,8 @@ static struct manifest *plan(const struct state *s, const struct state_save *o,
         }
         c->derived = t->derived;
     }
-    if (origin_apply(o->origin, m, err) == GLM_OK && manifest_index(m, err) == GLM_OK &&
-        placement_init(&p, s->params->table, o->topology, err) == GLM_OK)
+    if (origin_apply(o->origin, m, err) == GLM_OK && manifest_index(m, err) == GLM_OK
+        && placement_init(&p, s->params->table, o->topology, err) == GLM_OK)
         volumes_plan(m, p, &v, err);
 out:
     if (err->code == GLM_OK)
@@ -146,7 +151,8 @@ static int put(struct writer *w, const struct train_tensor *t, int64_t index,
     struct writer_scratch *scratch, struct glm_error *err)
 {
     const struct tile_grid g = state_grid(t);
-    unsigned char *digests = t->derived ? malloc((size_t)g.count[2] * DIGEST_SIZE + 1) : NULL;
+    unsigned char *digests =
+        t->derived ? malloc((size_t)g.count[2] * DIGEST_SIZE + 1) : NULL;
 
     if (t->derived && digests == NULL)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory for digests", t->name);
@@ -169,8 +175,8 @@ static uint64_t need(const struct manifest *m)
     uint64_t n = (uint64_t)m->tile_count * DIGEST_SIZE + (1 << 20);
 
     for (int64_t i = 0; i < m->piece_count; i++)
-        n += (uint64_t)rect_count(&m->pieces[i].at) *
-            glm_dtype_size(m->tensors[m->pieces[i].tensor].dtype);
+        n += (uint64_t)rect_count(&m->pieces[i].at)
+            * glm_dtype_size(m->tensors[m->pieces[i].tensor].dtype);
     for (int64_t i = 0; i < m->file_count; i++)
         n += m->files[i].bytes;
     return n;
@@ -250,8 +256,8 @@ static bool lines_differ(const char *a, size_t a_size, const char *b, size_t b_s
 }
 
 /* A text of section train, malloc'd. */
-static int read_text(struct reader *r, const char *name, char **text, size_t *size,
-    struct glm_error *err)
+static int read_text(
+    struct reader *r, const char *name, char **text, size_t *size, struct glm_error *err)
 {
     const struct manifest *m = reader_manifest(r);
     const int64_t i = manifest_find(m, SECTION_TRAIN, name);
@@ -260,7 +266,10 @@ static int read_text(struct reader *r, const char *name, char **text, size_t *si
         return glm_fail(err, GLM_EFORMAT,
             "%s: holds no train/%s; it is no checkpoint of a training run",
             reader_index(r)->path, name);
-    struct train_tensor t = {.section = SECTION_TRAIN, .name = name, .dtype = GLM_U8, .rank = 1,
+    struct train_tensor t = {.section = SECTION_TRAIN,
+        .name = name,
+        .dtype = GLM_U8,
+        .rank = 1,
         .shape = {m->tensors[i].shape[0]}};
     *size = (size_t)t.shape[0];
     if ((*text = malloc(*size + 1)) == NULL)
@@ -273,8 +282,8 @@ static int read_text(struct reader *r, const char *name, char **text, size_t *si
     return (int)err->code;
 }
 
-static int check_text(struct reader *r, const char *name, const char *mine, size_t mine_size,
-    const struct glm_events *events, struct glm_error *err)
+static int check_text(struct reader *r, const char *name, const char *mine,
+    size_t mine_size, const struct glm_events *events, struct glm_error *err)
 {
     char theirs_line[200], my_line[200], sentence[700];
     char *theirs = NULL;
@@ -288,8 +297,8 @@ static int check_text(struct reader *r, const char *name, const char *mine, size
                 reader_index(r)->path, theirs_line, my_line);
         } else {
             snprintf(sentence, sizeof sentence,
-                "the checkpoint was made with '%s', this is '%s': bits may differ", theirs_line,
-                my_line);
+                "the checkpoint was made with '%s', this is '%s': bits may differ",
+                theirs_line, my_line);
             glm_events_note(events, sentence);
         }
     }
@@ -304,10 +313,18 @@ static int check_identity(const struct state *s, struct reader *r, struct glm_er
     uint64_t seed = 0;
     const struct train_tensor small[] = {
         {.section = SECTION_TRAIN, .name = "seed", .dtype = GLM_U64, .data = &seed},
-        {.section = SECTION_TRAIN, .name = "data_fingerprint", .dtype = GLM_U8, .rank = 1,
-            .shape = {DIGEST_SIZE}, .data = data},
-        {.section = SECTION_TRAIN, .name = "schedule", .dtype = GLM_F64, .rank = 1,
-            .shape = {SCHEDULE_NUMBERS}, .data = schedule}};
+        {.section = SECTION_TRAIN,
+            .name = "data_fingerprint",
+            .dtype = GLM_U8,
+            .rank = 1,
+            .shape = {DIGEST_SIZE},
+            .data = data},
+        {.section = SECTION_TRAIN,
+            .name = "schedule",
+            .dtype = GLM_F64,
+            .rank = 1,
+            .shape = {SCHEDULE_NUMBERS},
+            .data = schedule}};
     const char *const path = reader_index(r)->path;
     char theirs[DIGEST_HEX], mine[DIGEST_HEX];
 
@@ -315,13 +332,16 @@ static int check_identity(const struct state *s, struct reader *r, struct glm_er
         if (tensors_read(&small[i], r, false, err) != 0)
             return (int)err->code;
     if (seed != s->seed)
-        return glm_fail(err, GLM_EUSAGE, "%s: was trained with seed %" PRIu64
-            ", this run has %" PRIu64, path, seed, s->seed);
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: was trained with seed %" PRIu64 ", this run has %" PRIu64, path, seed,
+            s->seed);
     if (memcmp(data, s->data, DIGEST_SIZE) != 0) {
         digest_hex(data, theirs);
         digest_hex(s->data, mine);
-        return glm_fail(err, GLM_EUSAGE, "%s: was trained on the dataset with fingerprint %.16s, "
-            "this run's is %.16s: its files, weights, order or options differ", path, theirs, mine);
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: was trained on the dataset with fingerprint %.16s, "
+            "this run's is %.16s: its files, weights, order or options differ",
+            path, theirs, mine);
     }
     if (schedule_same(&s->plan, schedule, err) != 0)
         glm_within(err, "%s", path);
@@ -339,23 +359,25 @@ int state_load(struct state *s, struct reader *r, const struct glm_events *event
     static const struct glm_events nobody = {0};
     const struct manifest *m = reader_manifest(r);
 
-    if (memcmp(m->table->config.sha256, s->params->table->config.sha256, DIGEST_SIZE) != 0)
+    if (memcmp(m->table->config.sha256, s->params->table->config.sha256, DIGEST_SIZE)
+        != 0)
         return glm_fail(err, GLM_EUSAGE,
             "%s: is a checkpoint of another model: its config.json is not the run's",
             reader_index(r)->path);
-    if (check_text(r, "features", s->features, s->features_size, NULL, err) != GLM_OK ||
-        check_text(r, "build", s->build, s->build_size, events != NULL ? events : &nobody, err) !=
-            GLM_OK ||
-        check_identity(s, r, err) != GLM_OK)
+    if (check_text(r, "features", s->features, s->features_size, NULL, err) != GLM_OK
+        || check_text(r, "build", s->build, s->build_size,
+               events != NULL ? events : &nobody, err)
+            != GLM_OK
+        || check_identity(s, r, err) != GLM_OK)
         return (int)err->code;
     if (params_load(s->params, r, err) != 0 || optimizer_load(s->optimizer, r, err) != 0)
         return glm_within(err, "%s", reader_index(r)->path);
     for (int64_t i = 0; i < s->tensors.count; i++) {
         const struct train_tensor *t = &s->tensors.list[i];
-        const bool counter = t->data == &s->step || t->data == &s->samples ||
-            t->data == &s->tokens || t->data == &s->position;
-        if (t->section == SECTION_TRAIN && !is_text(t) && counter &&
-            tensors_read(t, r, false, err) != 0)
+        const bool counter = t->data == &s->step || t->data == &s->samples
+            || t->data == &s->tokens || t->data == &s->position;
+        if (t->section == SECTION_TRAIN && !is_text(t) && counter
+            && tensors_read(t, r, false, err) != 0)
             return (int)err->code;
     }
     return GLM_OK;

@@ -24,12 +24,12 @@
 #include "train/schedule.h"
 
 struct state {
-    struct params *params;       /* borrowed, as optimizer is */
+    struct params *params; /* borrowed, as optimizer is */
     struct optimizer *optimizer;
     int64_t step, samples, tokens, position;
     uint64_t seed;
     unsigned char data[DIGEST_SIZE];
-    struct schedule plan;              /* packed into `schedule` by state_init */
+    struct schedule plan; /* packed into `schedule` by state_init */
     double schedule[SCHEDULE_NUMBERS];
     char *features, *build; /* owned */
     size_t features_size, build_size;

@@ -59,7 +59,8 @@ static double weight_at(const struct param *p, int64_t i)
 }
 
 /* The first weight, in table order, that is not a number; else the first gradient. */
-static int name_culprit(struct trainer *t, const char *what, double value, struct glm_error *err)
+static int name_culprit(
+    struct trainer *t, const char *what, double value, struct glm_error *err)
 {
     const struct optimizer_step nothing = {.grad_scale = 1};
     struct optimizer_report unused;
@@ -69,16 +70,18 @@ static int name_culprit(struct trainer *t, const char *what, double value, struc
         for (int64_t k = 0; k < t->params->p[i].count; k++)
             if (!isfinite(weight_at(&t->params->p[i], k)))
                 return glm_fail(err, GLM_EMISMATCH,
-                    "step %lld: the %s is %g; the first weight that is not a number is '%s', "
-                    "element %lld (%g); nothing was saved", step, what, value,
-                    t->params->p[i].entry->name, (long long)k, weight_at(&t->params->p[i], k));
+                    "step %lld: the %s is %g; the first weight that is not a number is "
+                    "'%s', "
+                    "element %lld (%g); nothing was saved",
+                    step, what, value, t->params->p[i].entry->name, (long long)k,
+                    weight_at(&t->params->p[i], k));
     struct glm_error cause = {0};
     const struct model_scale one = {1, 1, 1};
     if (model_backward(t->model, &one, &cause) == 0)
         optimizer_update(t->optimizer, &nothing, t->k, t->stream, &unused, &cause);
     return glm_fail(err, GLM_EMISMATCH,
-        "step %lld: the %s is %g; all weights are numbers; %s; nothing was saved", step, what,
-        value, cause.code != GLM_OK ? cause.text : "and so are all gradients");
+        "step %lld: the %s is %g; all weights are numbers; %s; nothing was saved", step,
+        what, value, cause.code != GLM_OK ? cause.text : "and so are all gradients");
 }
 
 static int check_losses(struct trainer *t, struct glm_error *err)
@@ -94,8 +97,8 @@ static int check_losses(struct trainer *t, struct glm_error *err)
 
 /* ---- the step --------------------------------------------------------------------------------- */
 
-static int micro_batches(struct trainer *t, struct sums *s, const struct glm_events *events,
-    struct glm_error *err)
+static int micro_batches(struct trainer *t, struct sums *s,
+    const struct glm_events *events, struct glm_error *err)
 {
     const struct feed_batch *const b = &t->batch;
     /* The update divides by the targets; the MTP loss is a mean over its own (spec/training.md 2.3). */
@@ -112,8 +115,8 @@ static int micro_batches(struct trainer *t, struct sums *s, const struct glm_eve
         }
         if (b->part[i].tokens == 0)
             continue;
-        if (model_forward(t->model, &b->part[i], NULL, err) != 0 ||
-            check_losses(t, err) != GLM_OK)
+        if (model_forward(t->model, &b->part[i], NULL, err) != 0
+            || check_losses(t, err) != GLM_OK)
             return (int)err->code;
         add_loads(t);
         if (model_backward(t->model, &scale, err) != 0)
@@ -130,7 +133,8 @@ static double per(double sum, int64_t count)
     return count > 0 ? sum / (double)count : 0;
 }
 
-static void fill_losses(const struct trainer *t, const struct sums *s, struct train_step *out)
+static void fill_losses(
+    const struct trainer *t, const struct sums *s, struct train_step *out)
 {
     const struct recipe_train *const w = &t->recipe->train;
 
@@ -139,9 +143,8 @@ static void fill_losses(const struct trainer *t, const struct sums *s, struct tr
     out->lm = per(s->lm, s->lm_count);
     out->mtp = per(s->mtp, s->mtp_count);
     out->indexer = per(s->indexer, s->indexer_rows * s->indexer_layers);
-    out->loss = out->lm + w->mtp_coeff * out->mtp +
-        (out->indexer_on ? w->indexer_coeff * per(s->indexer, t->batch.targets)
-                                            : 0);
+    out->loss = out->lm + w->mtp_coeff * out->mtp
+        + (out->indexer_on ? w->indexer_coeff * per(s->indexer, t->batch.targets) : 0);
 }
 
 static int count_flops(const struct trainer *t, uint64_t *flops, struct glm_error *err)
@@ -153,8 +156,9 @@ static int count_flops(const struct trainer *t, uint64_t *flops, struct glm_erro
     for (int64_t i = 0; i < t->batch.parts; i++) {
         const struct model_batch *const p = &t->batch.part[i];
         for (int64_t s = 0; s < p->sequences; s++)
-            if (flops_add(&rows, p->cu_seqlens[s + 1] - p->cu_seqlens[s], 1, c->index_topk,
-                    err) != GLM_OK)
+            if (flops_add(
+                    &rows, p->cu_seqlens[s + 1] - p->cu_seqlens[s], 1, c->index_topk, err)
+                != GLM_OK)
                 return (int)err->code;
     }
     if (flops_count(&f, c, &t->flops, &rows, err) == GLM_OK)
@@ -171,10 +175,12 @@ int step_run(struct trainer *t, struct train_step *out, uint64_t *flops,
 
     *out = (struct train_step){.lr = schedule_lr(&t->schedule, s->samples),
         .weight_decay = schedule_weight_decay(&t->schedule, s->samples)};
-    if (feed_fill(t->feed, s->position, t->recipe->batch.global, &t->batch, err) != GLM_OK)
+    if (feed_fill(t->feed, s->position, t->recipe->batch.global, &t->batch, err)
+        != GLM_OK)
         return (int)err->code;
     params_zero_grads(t->params);
-    if (micro_batches(t, &sums, events, err) != GLM_OK || count_flops(t, flops, err) != GLM_OK)
+    if (micro_batches(t, &sums, events, err) != GLM_OK
+        || count_flops(t, flops, err) != GLM_OK)
         return (int)err->code;
     out->expert_load = expert_load(t);
     const struct optimizer_step update = {.lr = out->lr,

@@ -69,7 +69,8 @@ static int layouts(struct trainer *t, struct optimizer_options *o, struct glm_er
     return GLM_OK;
 }
 
-static int optimizer_options(struct trainer *t, struct optimizer_options *o, struct glm_error *err)
+static int optimizer_options(
+    struct trainer *t, struct optimizer_options *o, struct glm_error *err)
 {
     const struct recipe_optimizer *const from = &t->recipe->optimizer;
 
@@ -88,8 +89,9 @@ static int optimizer_options(struct trainer *t, struct optimizer_options *o, str
     const char *const scale = strcmp(from->muon_scale_mode, "unit_rms_norm") == 0
         ? "unit_rms"
         : from->muon_scale_mode;
-    if (muon_coefficients_find(from->muon_coefficient_type, &o->muon_coefficients, err) != 0 ||
-        muon_scale_find(scale, &o->muon_scale, err) != 0)
+    if (muon_coefficients_find(from->muon_coefficient_type, &o->muon_coefficients, err)
+            != 0
+        || muon_scale_find(scale, &o->muon_scale, err) != 0)
         return (int)err->code;
     return layouts(t, o, err);
 }
@@ -99,15 +101,20 @@ static int make_schedule(struct trainer *t, struct glm_error *err)
     const struct recipe *const r = t->recipe;
     struct schedule *const s = &t->schedule;
 
-    *s = (struct schedule){.lr_max = r->schedule.lr, .lr_min = r->schedule.min_lr,
-        .lr_init = r->schedule.lr_warmup_init, .warmup = r->schedule.warmup_samples,
-        .decay = r->schedule.decay_samples, .wsd = r->schedule.wsd_samples,
-        .wd_start = r->optimizer.start_weight_decay, .wd_end = r->optimizer.end_weight_decay,
+    *s = (struct schedule){.lr_max = r->schedule.lr,
+        .lr_min = r->schedule.min_lr,
+        .lr_init = r->schedule.lr_warmup_init,
+        .warmup = r->schedule.warmup_samples,
+        .decay = r->schedule.decay_samples,
+        .wsd = r->schedule.wsd_samples,
+        .wd_start = r->optimizer.start_weight_decay,
+        .wd_end = r->optimizer.end_weight_decay,
         .wd_samples = r->batch.samples};
-    if (schedule_style_find(r->schedule.style, &s->style, err) != 0 ||
-        schedule_wsd_find(r->schedule.wsd_style, &s->wsd_style, err) != 0 ||
-        schedule_style_find(r->optimizer.weight_decay_incr_style, &s->wd_style, err) != 0 ||
-        schedule_check(s, err) != 0)
+    if (schedule_style_find(r->schedule.style, &s->style, err) != 0
+        || schedule_wsd_find(r->schedule.wsd_style, &s->wsd_style, err) != 0
+        || schedule_style_find(r->optimizer.weight_decay_incr_style, &s->wd_style, err)
+            != 0
+        || schedule_check(s, err) != 0)
         glm_within(err, "%s", r->path);
     return (int)err->code;
 }
@@ -116,7 +123,8 @@ static int make_schedule(struct trainer *t, struct glm_error *err)
 
 static char *features_text(const struct trainer *t)
 {
-    static const char *const stages[] = {"dense", "indexer_warmup", "sparse_joint", "rl_safe"};
+    static const char *const stages[] = {
+        "dense", "indexer_warmup", "sparse_joint", "rl_safe"};
     static const char *const losses[] = {"off", "sparse", "dense"};
     const struct recipe *const r = t->recipe;
     char *text = NULL;
@@ -148,8 +156,8 @@ static void processor(char out[96])
         for (int i = 0; i < 3; i++) {
             const size_t n = strlen(keys[i]);
             const char *colon = strchr(line, ':');
-            if (strncmp(line, keys[i], n) == 0 && (line[n] == '\t' || line[n] == ' ') &&
-                colon != NULL && strncmp(line + n, " name", 5) != 0)
+            if (strncmp(line, keys[i], n) == 0 && (line[n] == '\t' || line[n] == ' ')
+                && colon != NULL && strncmp(line + n, " name", 5) != 0)
                 snprintf(value[i], sizeof value[i], "%.*s", (int)strcspn(colon + 2, "\n"),
                     colon + 2);
         }
@@ -164,8 +172,10 @@ static char *build_text(const struct trainer *t)
 
     processor(cpu);
     if (asprintf(&text,
-            "version %s\nkernels %s\nprocessor %s\ncompiler %s\nmicro_batch_size %" PRId64 "\n",
-            GLM_VERSION, t->k->name, cpu, __VERSION__, t->recipe->batch.micro) < 0)
+            "version %s\nkernels %s\nprocessor %s\ncompiler %s\nmicro_batch_size %" PRId64
+            "\n",
+            GLM_VERSION, t->k->name, cpu, __VERSION__, t->recipe->batch.micro)
+        < 0)
         return NULL;
     return text;
 }
@@ -194,13 +204,14 @@ static int make_table(struct trainer *t, struct glm_error *err)
     struct model_config config = {0};
     struct placement *p = NULL;
 
-    if (config_parse(&config, "config.json", r->config_text, r->config_size, err) != GLM_OK) {
+    if (config_parse(&config, "config.json", r->config_text, r->config_size, err)
+        != GLM_OK) {
         config_clear(&config);
         return (int)err->code;
     }
     t->without_mtp = r->train.mtp_depth == 0 && config.num_mtp_layers > 0;
-    if (table_build(&t->table, &config, t->without_mtp, err) == GLM_OK &&
-        placement_init(&p, t->table, &r->topology, err) == GLM_OK)
+    if (table_build(&t->table, &config, t->without_mtp, err) == GLM_OK
+        && placement_init(&p, t->table, &r->topology, err) == GLM_OK)
         placement_free(p);
     return (int)err->code;
 }
@@ -219,7 +230,8 @@ static int make_model(struct trainer *t, struct glm_error *err)
         t->bias_row[l] = -1;
     for (int64_t i = 0; i < t->table->count; i++) {
         const struct table_entry *const e = &t->table->entries[i];
-        t->model_params[i] = (struct model_param){t->params->p[i].w, t->params->p[i].grad};
+        t->model_params[i] =
+            (struct model_param){t->params->p[i].w, t->params->p[i].grad};
         if (e->optimizer == OPT_ROUTER_BIAS && t->params->p[i].routed != NULL)
             t->bias_row[e->layer] = i;
     }
@@ -241,11 +253,12 @@ static int make_data(struct trainer *t, bool train, struct glm_error *err)
         return (int)err->code;
     if ((evaluates || !train) && feed_open(&t->valid, r, PART_VALID, err) != GLM_OK)
         return glm_within(err, "validation");
-    return feed_batch_init(&t->batch, r->batch.global, r->batch.micro, r->batch.seq_length, err);
+    return feed_batch_init(
+        &t->batch, r->batch.global, r->batch.micro, r->batch.seq_length, err);
 }
 
-int trainer_open(struct trainer *t, const struct recipe *r, const struct trainer_options *o,
-    struct glm_error *err)
+int trainer_open(struct trainer *t, const struct recipe *r,
+    const struct trainer_options *o, struct glm_error *err)
 {
     const struct params_options params = params_options(r);
     struct optimizer_options optimizer;
@@ -255,14 +268,14 @@ int trainer_open(struct trainer *t, const struct recipe *r, const struct trainer
         return glm_fail(err, GLM_EDEVICE, "device cuda: this build computes on the CPU");
     if (make_data(t, o->train, err) != GLM_OK || make_table(t, err) != GLM_OK)
         goto out;
-    if ((t->stream = t->k->stream_new(o->threads > 0 ? o->threads : 1, err)) == NULL &&
-        err->code != GLM_OK)
+    if ((t->stream = t->k->stream_new(o->threads > 0 ? o->threads : 1, err)) == NULL
+        && err->code != GLM_OK)
         goto out;
-    if (params_new(&t->params, t->table, &params, err) != 0 || make_model(t, err) != GLM_OK ||
-        !o->train)
+    if (params_new(&t->params, t->table, &params, err) != 0
+        || make_model(t, err) != GLM_OK || !o->train)
         goto out;
-    if (make_schedule(t, err) != GLM_OK || optimizer_options(t, &optimizer, err) != GLM_OK ||
-        optimizer_new(&t->optimizer, t->params, &optimizer, err) != 0)
+    if (make_schedule(t, err) != GLM_OK || optimizer_options(t, &optimizer, err) != GLM_OK
+        || optimizer_new(&t->optimizer, t->params, &optimizer, err) != 0)
         goto out;
     make_state(t, err);
 out:
@@ -293,7 +306,8 @@ void trainer_close(struct trainer *t)
 /* ---- weights ---------------------------------------------------------------------------------- */
 
 /* A checkpoint of the model without its MTP layers serves a run that does not train them. */
-static int check_model(const struct trainer *t, const struct reader *r, struct glm_error *err)
+static int check_model(
+    const struct trainer *t, const struct reader *r, struct glm_error *err)
 {
     const struct manifest *m = reader_manifest(r);
 
@@ -302,8 +316,10 @@ static int check_model(const struct trainer *t, const struct reader *r, struct g
             "%s: is a checkpoint of another model: its config.json is not the recipe's",
             reader_index(r)->path);
     if (m->without_mtp && !t->without_mtp && t->table->config.num_mtp_layers > 0)
-        return glm_fail(err, GLM_EUSAGE, "%s: holds no MTP layers, but the recipe trains them; "
-            "mtp_num_layers: 0 does without", reader_index(r)->path);
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: holds no MTP layers, but the recipe trains them; "
+            "mtp_num_layers: 0 does without",
+            reader_index(r)->path);
     return GLM_OK;
 }
 
@@ -335,8 +351,8 @@ int trainer_start(struct trainer *t, struct glm_error *err)
     if (load == NULL) {
         params_init(t->params, (uint32_t)t->recipe->train.seed);
         origin_random(&t->origin, t->recipe, err);
-    } else if (reader_open(&r, load, err) == GLM_OK && check_model(t, r, err) == GLM_OK &&
-        params_load(t->params, r, err) == 0) {
+    } else if (reader_open(&r, load, err) == GLM_OK && check_model(t, r, err) == GLM_OK
+        && params_load(t->params, r, err) == 0) {
         origin_from(&t->origin, r, false, err);
     }
     if (err->code == GLM_OK)
@@ -350,8 +366,9 @@ int trainer_resume(struct trainer *t, const char *ckpt, const struct glm_events 
 {
     struct reader *r = NULL;
 
-    if (reader_open(&r, ckpt, err) == GLM_OK && state_load(&t->state, r, events, err) == GLM_OK &&
-        origin_from(&t->origin, r, true, err) == GLM_OK)
+    if (reader_open(&r, ckpt, err) == GLM_OK
+        && state_load(&t->state, r, events, err) == GLM_OK
+        && origin_from(&t->origin, r, true, err) == GLM_OK)
         origin_of_run(t, err);
     reader_close(r);
     return (int)err->code;

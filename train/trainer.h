@@ -21,7 +21,8 @@ struct trainer {
     struct optimizer *optimizer;
     struct model_param *model_params;
     struct model *model;
-    int64_t *bias_row; /* [layers, MTP layer last] row of the router's bias; -1: dense layer */
+    int64_t *
+        bias_row; /* [layers, MTP layer last] row of the router's bias; -1: dense layer */
     int64_t layers;
     struct schedule schedule;
     struct feed *feed, *valid; /* valid: NULL if the recipe never evaluates */
@@ -37,8 +38,8 @@ struct trainer_options {
 };
 
 /* Weights are undefined until trainer_start. On failure *t is as if closed. */
-int trainer_open(struct trainer *t, const struct recipe *r, const struct trainer_options *o,
-    struct glm_error *err);
+int trainer_open(struct trainer *t, const struct recipe *r,
+    const struct trainer_options *o, struct glm_error *err);
 void trainer_close(struct trainer *t); /* harmless on a zeroed one */
 
 /* Weights as the recipe begins: its checkpoint, or random. */

@@ -32,7 +32,8 @@ static int work(const struct job *j, struct glm_error *err)
     struct trace_writer trace = {0};
     struct train_report report;
     struct recipe *r = NULL;
-    const struct train_watch watch = {.ctx = &trace, .state = j->trace != NULL ? record : NULL};
+    const struct train_watch watch = {
+        .ctx = &trace, .state = j->trace != NULL ? record : NULL};
     const struct train_options o = {.run_dir = j->run,
         .resume = j->resume,
         .threads = j->o->threads,
@@ -40,13 +41,15 @@ static int work(const struct job *j, struct glm_error *err)
         .no_save = !j->save,
         .no_metrics = true};
     /* The parent's handlers are here, too, so a signal to all reaches the loop. */
-    const struct glm_events events = {.stop = j->o->events != NULL ? j->o->events->stop : NULL};
+    const struct glm_events events = {
+        .stop = j->o->events != NULL ? j->o->events->stop : NULL};
 
-    if (recipe_read(&r, j->o->recipe, &j->o->keys, err) != GLM_OK ||
-        (j->trace != NULL && trace_create(&trace, j->trace, j->from, err) != GLM_OK))
+    if (recipe_read(&r, j->o->recipe, &j->o->keys, err) != GLM_OK
+        || (j->trace != NULL && trace_create(&trace, j->trace, j->from, err) != GLM_OK))
         goto out;
     r->run.interval = 0; /* the one save is at the end */
-    if (train_run(r, &o, &watch, &events, &report, err) == GLM_OK && report.stopped != 0) {
+    if (train_run(r, &o, &watch, &events, &report, err) == GLM_OK
+        && report.stopped != 0) {
         glm_fail(err, GLM_ESTOPPED, "stopped");
         err->sys_errno = report.stopped;
     }
@@ -145,7 +148,8 @@ static int choose_steps(struct resume_report *report, const struct resume_option
 
     report->n = o->n > 0 ? o->n : half;
     report->m = o->m > 0 ? o->m : half;
-    if (report->n < 1 || report->m < 1 || report->n > steps || report->m > steps - report->n)
+    if (report->n < 1 || report->m < 1 || report->n > steps
+        || report->m > steps - report->n)
         return glm_fail(err, GLM_EUSAGE,
             "%s: %lld and %lld steps do not fit into the recipe's %lld", o->recipe,
             (long long)report->n, (long long)report->m, (long long)steps);
@@ -153,7 +157,8 @@ static int choose_steps(struct resume_report *report, const struct resume_option
 }
 
 /* The folder to work in, malloc'd. */
-static char *make_folder(const struct resume_options *o, const char *run, struct glm_error *err)
+static char *make_folder(
+    const struct resume_options *o, const char *run, struct glm_error *err)
 {
     char *path = NULL;
 
@@ -176,28 +181,32 @@ static void say(char *out, size_t size, const struct trace_difference *d)
     int n;
 
     if (d->what[0] != '\0') {
-        n = snprintf(out, size, "step %lld: the %s is %.17g in one process, %.17g after a restart",
+        n = snprintf(out, size,
+            "step %lld: the %s is %.17g in one process, %.17g after a restart",
             (long long)d->step, d->what, d->a, d->b);
     } else {
         n = snprintf(out, size,
-            "step %lld, %s: %s/%s differs first in tile %lld, from element [%lld,%lld,%lld] on",
+            "step %lld, %s: %s/%s differs first in tile %lld, from element "
+            "[%lld,%lld,%lld] on",
             (long long)d->step, when, d->section, d->tensor, (long long)d->tile,
             (long long)d->at.lo[0], (long long)d->at.lo[1], (long long)d->at.lo[2]);
     }
     if (d->tensors > 0 && n > 0 && (size_t)n < size)
-        snprintf(out + n, size - (size_t)n, "; %lld tensors differ", (long long)d->tensors);
+        snprintf(
+            out + n, size - (size_t)n, "; %lld tensors differ", (long long)d->tensors);
 }
 
 struct paths {
     char *one, *two, *trace_one, *trace_two, *ckpt;
 };
 
-static int make_paths(struct paths *p, const char *folder, int64_t n, struct glm_error *err)
+static int make_paths(
+    struct paths *p, const char *folder, int64_t n, struct glm_error *err)
 {
-    if (asprintf(&p->one, "%s/one", folder) < 0 || asprintf(&p->two, "%s/two", folder) < 0 ||
-        asprintf(&p->trace_one, "%s/one.trace", folder) < 0 ||
-        asprintf(&p->trace_two, "%s/two.trace", folder) < 0 ||
-        asprintf(&p->ckpt, "%s/two/step-%09lld", folder, (long long)n) < 0)
+    if (asprintf(&p->one, "%s/one", folder) < 0 || asprintf(&p->two, "%s/two", folder) < 0
+        || asprintf(&p->trace_one, "%s/one.trace", folder) < 0
+        || asprintf(&p->trace_two, "%s/two.trace", folder) < 0
+        || asprintf(&p->ckpt, "%s/two/step-%09lld", folder, (long long)n) < 0)
         return glm_fail(err, GLM_ENOMEM, "no memory for names");
     return GLM_OK;
 }
@@ -216,10 +225,15 @@ static int prove(struct resume_report *report, const struct resume_options *o,
     const struct paths *p, struct glm_error *err)
 {
     const int64_t n = report->n, end = report->n + report->m;
-    const struct job one = {.o = o, .run = p->one, .trace = p->trace_one, .stop_at = end, .from = n};
+    const struct job one = {
+        .o = o, .run = p->one, .trace = p->trace_one, .stop_at = end, .from = n};
     const struct job two = {.o = o, .run = p->two, .stop_at = n, .save = true};
-    const struct job three = {.o = o, .run = p->two, .trace = p->trace_two, .stop_at = end,
-        .from = n, .resume = true};
+    const struct job three = {.o = o,
+        .run = p->two,
+        .trace = p->trace_two,
+        .stop_at = end,
+        .from = n,
+        .resume = true};
     char sentence[800];
 
     glm_events_note(o->events, "one process, all steps");
@@ -231,9 +245,10 @@ static int prove(struct resume_report *report, const struct resume_options *o,
     if (o->between != NULL && o->between(o->between_ctx, p->ckpt, err) != GLM_OK)
         return (int)err->code;
     glm_events_note(o->events, "a new process from the checkpoint on");
-    if (go_on(&three, err) != GLM_OK ||
-        trace_compare(p->trace_one, p->trace_two, &report->difference, &report->counts, err) !=
-            GLM_OK)
+    if (go_on(&three, err) != GLM_OK
+        || trace_compare(
+               p->trace_one, p->trace_two, &report->difference, &report->counts, err)
+            != GLM_OK)
         return (int)err->code;
     if (report->difference.found) {
         say(sentence, sizeof sentence, &report->difference);
@@ -255,11 +270,11 @@ int resume_run(
 
     clock_gettime(CLOCK_MONOTONIC, &a);
     *report = (struct resume_report){0};
-    if (recipe_read(&r, o->recipe, &o->keys, err) != GLM_OK ||
-        recipe_check_built(r, err) != GLM_OK ||
-        choose_steps(report, o, r->batch.steps, err) != GLM_OK ||
-        (folder = make_folder(o, r->run.save, err)) == NULL ||
-        make_paths(&p, folder, report->n, err) != GLM_OK)
+    if (recipe_read(&r, o->recipe, &o->keys, err) != GLM_OK
+        || recipe_check_built(r, err) != GLM_OK
+        || choose_steps(report, o, r->batch.steps, err) != GLM_OK
+        || (folder = make_folder(o, r->run.save, err)) == NULL
+        || make_paths(&p, folder, report->n, err) != GLM_OK)
         goto out;
     prove(report, o, &p, err);
 out:
@@ -273,6 +288,7 @@ out:
     free(p.ckpt);
     recipe_free(r);
     clock_gettime(CLOCK_MONOTONIC, &b);
-    report->seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9;
+    report->seconds =
+        (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9;
     return (int)err->code;
 }

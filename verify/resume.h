@@ -15,7 +15,7 @@ struct resume_options {
     const char *recipe;
     struct recipe_options keys; /* --set, --ignore-key */
     int64_t n, m;               /* 0: half of the recipe's steps, at most 5 */
-    const char *dir;            /* for checkpoint and digests, kept; NULL: beside the run, removed */
+    const char *dir; /* for checkpoint and digests, kept; NULL: beside the run, removed */
     int threads;
     const struct glm_events *events;
     /* Called between the two processes with the checkpoint: what is done to it has to be found. */

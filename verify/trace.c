@@ -14,15 +14,18 @@ struct record { /* 8 bytes each, no padding */
 
 /* ---- writing ---------------------------------------------------------------------------------- */
 
-int trace_create(struct trace_writer *w, const char *path, int64_t from, struct glm_error *err)
+int trace_create(
+    struct trace_writer *w, const char *path, int64_t from, struct glm_error *err)
 {
-    *w = (struct trace_writer){.path = strdup(path), .from = from, .file = fopen(path, "wb")};
+    *w = (struct trace_writer){
+        .path = strdup(path), .from = from, .file = fopen(path, "wb")};
     if (w->path == NULL || w->file == NULL)
         return glm_fail_errno(err, "%s: create", path);
     return GLM_OK;
 }
 
-static int add_names(struct trace_writer *w, const struct state *state, struct glm_error *err)
+static int add_names(
+    struct trace_writer *w, const struct state *state, struct glm_error *err)
 {
     for (int64_t i = 0; i < state->tensors.count; i++) {
         const struct train_tensor *t = &state->tensors.list[i];
@@ -36,11 +39,12 @@ static int add_names(struct trace_writer *w, const struct state *state, struct g
     }
     fprintf(w->file, "\n");
     w->digests = malloc((size_t)w->tiles * DIGEST_SIZE + 1);
-    return w->digests != NULL ? GLM_OK : glm_fail(err, GLM_ENOMEM, "no memory for digests");
+    return w->digests != NULL ? GLM_OK
+                              : glm_fail(err, GLM_ENOMEM, "no memory for digests");
 }
 
-int trace_add(struct trace_writer *w, const struct state *state, const struct train_step *s,
-    struct glm_error *err)
+int trace_add(struct trace_writer *w, const struct state *state,
+    const struct train_step *s, struct glm_error *err)
 {
     struct record r = {.step = state->step};
     unsigned char *at;
@@ -59,8 +63,8 @@ int trace_add(struct trace_writer *w, const struct state *state, const struct tr
         state_hash(&state->tensors.list[i], at);
         at += state_tiles(&state->tensors.list[i]) * DIGEST_SIZE;
     }
-    if (fwrite(&r, sizeof r, 1, w->file) != 1 ||
-        fwrite(w->digests, DIGEST_SIZE, (size_t)w->tiles, w->file) != (size_t)w->tiles)
+    if (fwrite(&r, sizeof r, 1, w->file) != 1
+        || fwrite(w->digests, DIGEST_SIZE, (size_t)w->tiles, w->file) != (size_t)w->tiles)
         return glm_fail_errno(err, "%s: write", w->path);
     return GLM_OK;
 }
@@ -104,7 +108,8 @@ static bool read_name(struct name *n, char *line)
     at += tensor;
     for (int k = 0; k < RECT_AXES; k++)
         if (sscanf(at, "\t%" SCNd64 "\t%" SCNd64 "\t%" SCNd64, &n->grid.dims[k],
-                &n->grid.tile[k], &n->grid.count[k]) != 3)
+                &n->grid.tile[k], &n->grid.count[k])
+            != 3)
             return false;
         else
             for (int skip = 0; skip < 3; skip++)
@@ -152,33 +157,36 @@ static void trace_close(struct trace *t)
 /* False at the end. */
 static bool next(struct trace *t)
 {
-    return fread(&t->record, sizeof t->record, 1, t->file) == 1 &&
-        fread(t->digests, DIGEST_SIZE, (size_t)t->tiles, t->file) == (size_t)t->tiles;
+    return fread(&t->record, sizeof t->record, 1, t->file) == 1
+        && fread(t->digests, DIGEST_SIZE, (size_t)t->tiles, t->file) == (size_t)t->tiles;
 }
 
 static int same_names(const struct trace *a, const struct trace *b, struct glm_error *err)
 {
     if (a->names != b->names)
-        return glm_fail(err, GLM_EMISMATCH, "%lld tensors in one process, %lld in the other",
-            (long long)a->names, (long long)b->names);
+        return glm_fail(err, GLM_EMISMATCH,
+            "%lld tensors in one process, %lld in the other", (long long)a->names,
+            (long long)b->names);
     for (int64_t i = 0; i < a->names; i++)
-        if (strcmp(a->name[i].tensor, b->name[i].tensor) != 0 ||
-            strcmp(a->name[i].section, b->name[i].section) != 0 ||
-            memcmp(&a->name[i].grid, &b->name[i].grid, sizeof a->name[i].grid) != 0)
-            return glm_fail(err, GLM_EMISMATCH, "'%s/%s' in one process, '%s/%s' in the other",
-                a->name[i].section, a->name[i].tensor, b->name[i].section, b->name[i].tensor);
+        if (strcmp(a->name[i].tensor, b->name[i].tensor) != 0
+            || strcmp(a->name[i].section, b->name[i].section) != 0
+            || memcmp(&a->name[i].grid, &b->name[i].grid, sizeof a->name[i].grid) != 0)
+            return glm_fail(err, GLM_EMISMATCH,
+                "'%s/%s' in one process, '%s/%s' in the other", a->name[i].section,
+                a->name[i].tensor, b->name[i].section, b->name[i].tensor);
     return GLM_OK;
 }
 
-static void compare_tensors(const struct trace *a, const struct trace *b,
-    struct trace_difference *d)
+static void compare_tensors(
+    const struct trace *a, const struct trace *b, struct trace_difference *d)
 {
     const unsigned char *x = a->digests, *y = b->digests;
 
     for (int64_t i = 0; i < a->names; i++) {
         const int64_t n = tile_count(&a->name[i].grid);
         int64_t k = 0;
-        while (k < n && memcmp(x + k * DIGEST_SIZE, y + k * DIGEST_SIZE, DIGEST_SIZE) == 0)
+        while (
+            k < n && memcmp(x + k * DIGEST_SIZE, y + k * DIGEST_SIZE, DIGEST_SIZE) == 0)
             k++;
         if (k < n && d->tensors++ == 0 && !d->found) {
             snprintf(d->section, sizeof d->section, "%s", a->name[i].section);
@@ -193,8 +201,8 @@ static void compare_tensors(const struct trace *a, const struct trace *b,
     }
 }
 
-static void compare(const struct trace *a, const struct trace *b, bool loaded,
-    struct trace_difference *d)
+static void compare(
+    const struct trace *a, const struct trace *b, bool loaded, struct trace_difference *d)
 {
     *d = (struct trace_difference){.step = b->record.step, .loaded = loaded};
     for (int i = 0; !loaded && i < TRACE_NUMBERS && !d->found; i++)
@@ -215,8 +223,8 @@ int trace_compare(const char *path_a, const char *path_b, struct trace_differenc
 
     *d = (struct trace_difference){0};
     *counts = (struct trace_counts){0};
-    if (trace_open(&a, path_a, err) != GLM_OK || trace_open(&b, path_b, err) != GLM_OK ||
-        same_names(&a, &b, err) != GLM_OK)
+    if (trace_open(&a, path_a, err) != GLM_OK || trace_open(&b, path_b, err) != GLM_OK
+        || same_names(&a, &b, err) != GLM_OK)
         goto out;
     counts->tensors = a.names;
     counts->tiles = a.tiles;
@@ -229,8 +237,10 @@ int trace_compare(const char *path_a, const char *path_b, struct trace_differenc
             }
         } while (a.record.step < b.record.step);
         if (a.record.step != b.record.step) {
-            glm_fail(err, GLM_EMISMATCH, "the second process went on at step %lld, the first had "
-                "%lld", (long long)b.record.step, (long long)a.record.step);
+            glm_fail(err, GLM_EMISMATCH,
+                "the second process went on at step %lld, the first had "
+                "%lld",
+                (long long)b.record.step, (long long)a.record.step);
             goto out;
         }
         compare(&a, &b, loaded, d);

@@ -23,18 +23,20 @@ struct trace_writer {
     int64_t tiles;
 };
 
-int trace_create(struct trace_writer *w, const char *path, int64_t from, struct glm_error *err);
+int trace_create(
+    struct trace_writer *w, const char *path, int64_t from, struct glm_error *err);
 /* The state after a step, or before the first one (s NULL). */
-int trace_add(struct trace_writer *w, const struct state *state, const struct train_step *s,
-    struct glm_error *err);
-int trace_finish(struct trace_writer *w, struct glm_error *err); /* harmless on a zeroed one */
+int trace_add(struct trace_writer *w, const struct state *state,
+    const struct train_step *s, struct glm_error *err);
+int trace_finish(
+    struct trace_writer *w, struct glm_error *err); /* harmless on a zeroed one */
 
 struct trace_difference {
     bool found;
     int64_t step;
-    bool loaded;     /* in the state as it was loaded, before a step */
-    char what[64];   /* "loss", …; "" for a tensor */
-    double a, b;     /* of a number */
+    bool loaded;   /* in the state as it was loaded, before a step */
+    char what[64]; /* "loss", …; "" for a tensor */
+    double a, b;   /* of a number */
     char tensor[256], section[32];
     int64_t tile;
     struct tile_grid grid;

@@ -18,16 +18,16 @@ static double relative(double a, double b)
 }
 
 /* The largest relative difference of one list; NaN: the list is of another length. */
-static double compare(const struct metric *m, const json_t *list, const struct metrics_row *rows,
-    int64_t count)
+static double compare(const struct metric *m, const json_t *list,
+    const struct metrics_row *rows, int64_t count)
 {
     double worst = 0;
 
     if ((int64_t)json_array_size(list) != count)
         return NAN;
     for (int64_t i = 0; i < count; i++) {
-        const double d = relative(metrics_get(&rows[i], m),
-            json_number_value(json_array_get(list, (size_t)i)));
+        const double d = relative(
+            metrics_get(&rows[i], m), json_number_value(json_array_get(list, (size_t)i)));
         worst = d > worst || isnan(d) ? d : worst;
     }
     return worst;
@@ -49,8 +49,8 @@ static int against_golden(const char *path, const struct metrics_row *rows, int6
             continue;
         const double worst = compare(m, list, rows, count);
         const int good = worst <= 1e-4;
-        printf("%-13s differs by at most %.2e (relative) from %s: %s\n", m->name, worst, path,
-            good ? "good" : "too much");
+        printf("%-13s differs by at most %.2e (relative) from %s: %s\n", m->name, worst,
+            path, good ? "good" : "too much");
         bad |= !good;
         compared++;
     }
@@ -71,7 +71,8 @@ int main(int argc, char **argv)
         return 2;
     }
     if (metrics_read(argv[1], &rows, &count, &err) != GLM_OK || count < 2) {
-        fprintf(stderr, "losscurve: %s\n", err.code != GLM_OK ? err.text : "too few steps");
+        fprintf(
+            stderr, "losscurve: %s\n", err.code != GLM_OK ? err.text : "too few steps");
         return 3;
     }
     const double first = rows[0].loss, last = rows[count - 1].loss;

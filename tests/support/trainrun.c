@@ -65,9 +65,9 @@ void trainrun_write(const char *dir, const char *args, const char *glm)
 {
     static const char *const frame[] = {"train_iters: 20", "global_batch_size: 4",
         "micro_batch_size: 4", "seq_length: 32", "lr: 2e-3", "min_lr: 1e-4",
-        "lr_decay_style: cosine", "lr_warmup_iters: 2", "seed: 7", "dsa_indexer_loss_coeff: 0.01",
-        "dsa_indexer_use_sparse_loss: true", "save_interval: 5", "split: \"80,20,0\"",
-        "eval_iters: 2", NULL};
+        "lr_decay_style: cosine", "lr_warmup_iters: 2", "seed: 7",
+        "dsa_indexer_loss_coeff: 0.01", "dsa_indexer_use_sparse_loss: true",
+        "save_interval: 5", "split: \"80,20,0\"", "eval_iters: 2", NULL};
     static const char *const ours[] = {"packing: documents", "keep_last: 0", NULL};
     char *text = NULL;
     size_t size;
@@ -109,8 +109,8 @@ struct recipe *trainrun_recipe(const char *dir)
 }
 
 int trainrun_go(const char *dir, const char *run, struct train_options o,
-    const struct train_watch *watch, const struct glm_events *events, struct train_report *report,
-    struct glm_error *err)
+    const struct train_watch *watch, const struct glm_events *events,
+    struct train_report *report, struct glm_error *err)
 {
     struct recipe *r = trainrun_recipe(dir);
     char path[1024];
@@ -122,7 +122,8 @@ int trainrun_go(const char *dir, const char *run, struct train_options o,
     return (int)err->code;
 }
 
-struct train_report trainrun_good(const char *dir, const char *run, struct train_options o)
+struct train_report trainrun_good(
+    const char *dir, const char *run, struct train_options o)
 {
     struct train_report report;
     struct glm_error err = {0};

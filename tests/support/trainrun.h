@@ -18,10 +18,11 @@ struct recipe *trainrun_recipe(const char *dir);
 
 /* Reads the recipe and trains in dir/run, until stop_at if that is not 0. Returns the code. */
 int trainrun_go(const char *dir, const char *run, struct train_options o,
-    const struct train_watch *watch, const struct glm_events *events, struct train_report *report,
-    struct glm_error *err);
+    const struct train_watch *watch, const struct glm_events *events,
+    struct train_report *report, struct glm_error *err);
 /* The same; a failure fails the test with its sentence. */
-struct train_report trainrun_good(const char *dir, const char *run, struct train_options o);
+struct train_report trainrun_good(
+    const char *dir, const char *run, struct train_options o);
 
 /* Fingerprint of dir/run/step-…, as hex in one of a few rotating buffers; "" if it is not there. */
 const char *trainrun_print(const char *dir, const char *run, int64_t step);

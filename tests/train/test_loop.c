@@ -38,8 +38,8 @@ static void same_metrics(const char *dir, const char *a, const char *b)
         cr_assert_eq(x[i].step, i + 1);
         cr_assert_eq(y[i].step, i + 1);
         cr_assert_eq(x[i].tokens, y[i].tokens);
-        cr_assert(memcmp(&x[i].loss, &y[i].loss, sizeof(double)) == 0, "loss of step %lld",
-            (long long)i + 1);
+        cr_assert(memcmp(&x[i].loss, &y[i].loss, sizeof(double)) == 0,
+            "loss of step %lld", (long long)i + 1);
         cr_assert(memcmp(&x[i].indexer_loss, &y[i].indexer_loss, sizeof(double)) == 0);
         cr_assert(memcmp(&x[i].mtp_loss, &y[i].mtp_loss, sizeof(double)) == 0);
         cr_assert(memcmp(&x[i].grad_norm, &y[i].grad_norm, sizeof(double)) == 0);
@@ -64,18 +64,22 @@ static void restarts(const char *args)
 Test(loop, goes_on_from_every_save_with_the_same_bits)
 {
     static const char *const types[] = {"", "  bf16: true\n"};
-    static const char *const optimizers[] = {"  optimizer: muon\n", "  optimizer: adam\n"};
-    static const char *const micro[] = {"  micro_batch_size: 4\n", "  micro_batch_size: 1\n"};
+    static const char *const optimizers[] = {
+        "  optimizer: muon\n", "  optimizer: adam\n"};
+    static const char *const micro[] = {
+        "  micro_batch_size: 4\n", "  micro_batch_size: 1\n"};
     for (int i = 0; i < 8; i++) {
         char args[256];
-        snprintf(args, sizeof args, "%s%s%s", types[i & 1], optimizers[i >> 1 & 1], micro[i >> 2]);
+        snprintf(args, sizeof args, "%s%s%s", types[i & 1], optimizers[i >> 1 & 1],
+            micro[i >> 2]);
         restarts(args);
     }
 }
 
 Test(loop, learns)
 {
-    char *dir = trainrun_new("  optimizer: muon\n  muon_extra_scale_factor: 0.2\n  lr: 2e-2\n", "");
+    char *dir = trainrun_new(
+        "  optimizer: muon\n  muon_extra_scale_factor: 0.2\n  lr: 2e-2\n", "");
     const struct train_report r = trainrun_good(dir, "run", GO());
     cr_assert(r.last_loss < 0.95 * r.first_loss, "%g to %g", r.first_loss, r.last_loss);
     tmpdir_remove(dir);
@@ -83,7 +87,8 @@ Test(loop, learns)
 
 Test(loop, bits_do_not_depend_on_threads)
 {
-    char *dir = trainrun_new("  bf16: true\n  optimizer: muon\n  micro_batch_size: 2\n", "");
+    char *dir =
+        trainrun_new("  bf16: true\n  optimizer: muon\n  micro_batch_size: 2\n", "");
     trainrun_good(dir, "one", GO());
     trainrun_good(dir, "two", (struct train_options){.threads = 2});
     trainrun_good(dir, "four", (struct train_options){.threads = 4});
@@ -97,10 +102,13 @@ Test(loop, goes_on_from_a_checkpoint_of_any_topology_with_the_same_bits)
     char *dir = trainrun_new("  bf16: true\n", "");
     trainrun_good(dir, "whole", GO());
     trainrun_write(dir,
-        "  bf16: true\n  tensor_model_parallel_size: 2\n  pipeline_model_parallel_size: 2\n"
-        "  expert_model_parallel_size: 2\n", "");
+        "  bf16: true\n  tensor_model_parallel_size: 2\n  pipeline_model_parallel_size: "
+        "2\n"
+        "  expert_model_parallel_size: 2\n",
+        "");
     trainrun_good(dir, "cut", GO(.stop_at = 10));
-    cr_assert(access(tmpdir_path(dir, "cut/step-000000010/shard-p001-t000-0000.h5"), F_OK) == 0);
+    cr_assert(access(tmpdir_path(dir, "cut/step-000000010/shard-p001-t000-0000.h5"), F_OK)
+        == 0);
     trainrun_good(dir, "cut", GO(.resume = true));
     for (int64_t step = 5; step <= 20; step += 5)
         same_bits(dir, "whole", "cut", step);
@@ -141,14 +149,16 @@ Test(loop, a_signal_saves_the_last_whole_step_and_ends)
     trainrun_good(dir, "whole", GO());
     same_bits(dir, "whole", "cut", 20);
     same_metrics(dir, "whole", "cut");
-    cr_assert(access(tmpdir_path(dir, "cut/run.partial"), F_OK) != 0, "the lease is still there");
+    cr_assert(access(tmpdir_path(dir, "cut/run.partial"), F_OK) != 0,
+        "the lease is still there");
     tmpdir_remove(dir);
 }
 
 Test(loop, stops_when_its_time_is_over)
 {
     char *dir = trainrun_new("", "");
-    const struct train_report r = trainrun_good(dir, "run", GO(.stop_after_seconds = 1e-9));
+    const struct train_report r =
+        trainrun_good(dir, "run", GO(.stop_after_seconds = 1e-9));
     cr_assert_eq(r.step, 0);
     cr_assert_str_eq(r.why, "time");
     cr_assert(trainrun_there(dir, "run", 0));
@@ -164,8 +174,8 @@ Test(loop, keeps_the_newest_checkpoints_and_says_which_is_the_latest)
     size_t size;
     trainrun_good(dir, "run", GO());
     for (int64_t step = 1; step <= 20; step++)
-        cr_assert_eq(trainrun_there(dir, "run", step), step == 18 || step == 20, "step %lld",
-            (long long)step);
+        cr_assert_eq(trainrun_there(dir, "run", step), step == 18 || step == 20,
+            "step %lld", (long long)step);
     char *latest = tmpdir_read(tmpdir_path(dir, "run/latest"), &size);
     cr_assert_str_eq(latest, "step-000000020\n");
     free(latest);
@@ -180,20 +190,21 @@ Test(loop, an_evaluation_of_a_checkpoint_is_the_one_its_run_had)
     const struct train_report r = trainrun_good(dir, "run", GO());
     cr_assert_eq(r.eval.step, 20);
     cr_assert(r.eval.targets > 0);
-    const struct train_report e =
-        trainrun_good(dir, "none", GO(.eval_only = tmpdir_path(dir, "run/step-000000020")));
+    const struct train_report e = trainrun_good(
+        dir, "none", GO(.eval_only = tmpdir_path(dir, "run/step-000000020")));
     cr_assert_eq(e.eval.targets, r.eval.targets);
-    cr_assert(memcmp(&e.eval.loss, &r.eval.loss, sizeof(double)) == 0, "%.17g, %.17g", e.eval.loss,
-        r.eval.loss);
+    cr_assert(memcmp(&e.eval.loss, &r.eval.loss, sizeof(double)) == 0, "%.17g, %.17g",
+        e.eval.loss, r.eval.loss);
     cr_assert_float_eq(e.eval.perplexity, exp(e.eval.loss), 1e-9);
-    cr_assert(access(tmpdir_path(dir, "none"), F_OK) != 0, "an evaluation made a run folder");
+    cr_assert(
+        access(tmpdir_path(dir, "none"), F_OK) != 0, "an evaluation made a run folder");
     tmpdir_remove(dir);
 }
 
 /* ---- what goes wrong -------------------------------------------------------------------------- */
 
-static void refused(const char *dir, const char *run, struct train_options o, enum glm_code code,
-    const char *words)
+static void refused(const char *dir, const char *run, struct train_options o,
+    enum glm_code code, const char *words)
 {
     struct train_report report;
     struct glm_error err = {0};
@@ -208,11 +219,12 @@ Test(loop, a_loss_that_is_no_number_names_the_first_weight_and_saves_nothing)
     char *dir = trainrun_new("", "");
     trainrun_good(dir, "run", GO(.stop_after_seconds = 1e-9));
     /* A norm's weight is 1 now; with one more bit it is infinite. */
-    reseal_flip(tmpdir_path(dir, "run/step-000000000"), SECTION_WEIGHT, "model.norm.weight", 3, 30,
-        &err);
+    reseal_flip(tmpdir_path(dir, "run/step-000000000"), SECTION_WEIGHT,
+        "model.norm.weight", 3, 30, &err);
     cr_assert(err.code == GLM_OK, "%s", err.text);
     refused(dir, "run", GO(.resume = true), GLM_EMISMATCH, "step 1");
-    refused(dir, "run", GO(.resume = true), GLM_EMISMATCH, "'model.norm.weight', element 3");
+    refused(
+        dir, "run", GO(.resume = true), GLM_EMISMATCH, "'model.norm.weight', element 3");
     cr_assert(trainrun_there(dir, "run", 0) && !trainrun_there(dir, "run", 5));
     tmpdir_remove(dir);
 }
@@ -223,8 +235,8 @@ static void shrink(void *ctx, const char *path, double seconds)
     (void)seconds;
     *(int *)ctx += 1;
     const struct rlimit small = {100000, RLIM_INFINITY};
-    setrlimit(RLIMIT_FSIZE, *(int *)ctx == 1 ? &small : &(struct rlimit){RLIM_INFINITY,
-        RLIM_INFINITY});
+    setrlimit(RLIMIT_FSIZE,
+        *(int *)ctx == 1 ? &small : &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY});
 }
 
 static void widen(void *ctx, const struct train_step *s)
@@ -236,19 +248,23 @@ static void widen(void *ctx, const struct train_step *s)
 
 static void count_notes(void *ctx, const char *sentence)
 {
-    if (strstr(sentence, "not saved") && strstr(sentence, "training goes on, the last good "
-        "checkpoint is that of step 5"))
+    if (strstr(sentence, "not saved")
+        && strstr(sentence,
+            "training goes on, the last good "
+            "checkpoint is that of step 5"))
         *(int *)ctx += 1;
 }
 
 Test(loop, a_run_that_diverges_keeps_its_last_good_checkpoint)
 {
-    char *dir = trainrun_new("  lr: 1e6\n  lr_warmup_iters: 0\n  save_interval: 1\n  clip_grad: 0\n", "");
+    char *dir = trainrun_new(
+        "  lr: 1e6\n  lr_warmup_iters: 0\n  save_interval: 1\n  clip_grad: 0\n", "");
     struct train_report report;
     struct glm_error err = {0};
     trainrun_go(dir, "run", GO(), NULL, NULL, &report, &err);
     cr_assert_eq(err.code, GLM_EMISMATCH, "code %d: %s", err.code, err.text);
-    cr_assert(strstr(err.text, "gradient of ") || strstr(err.text, "weight that is"), "%s", err.text);
+    cr_assert(strstr(err.text, "gradient of ") || strstr(err.text, "weight that is"),
+        "%s", err.text);
     int64_t last = 0;
     while (trainrun_there(dir, "run", last + 1))
         last++;
@@ -286,7 +302,8 @@ Test(loop, one_folder_takes_one_run_at_a_time)
     char *dir = trainrun_new("", "");
     struct rundir other;
     struct glm_error err = {0};
-    cr_assert(rundir_open(&other, tmpdir_path(dir, "run"), false, &err) == GLM_OK, "%s", err.text);
+    cr_assert(rundir_open(&other, tmpdir_path(dir, "run"), false, &err) == GLM_OK, "%s",
+        err.text);
     refused(dir, "run", GO(), GLM_EUSAGE, "one run at a time");
     rundir_close(&other);
     trainrun_good(dir, "run", GO(.stop_at = 5));
@@ -342,7 +359,8 @@ Test(loop, what_a_killed_save_left_is_swept_and_no_checkpoint)
     cr_assert(mkdir(tmpdir_path(dir, "run/step-000000010.partial"), 0777) == 0);
     tmpdir_write(tmpdir_path(dir, "run/step-000000010.partial/index.h5"), "half", 4);
     cr_assert(mkdir(tmpdir_path(dir, "run/step-000000003.removed"), 0777) == 0);
-    const struct train_report r = trainrun_good(dir, "run", GO(.resume = true, .stop_at = 6));
+    const struct train_report r =
+        trainrun_good(dir, "run", GO(.resume = true, .stop_at = 6));
     cr_assert_eq(r.first, 5);
     cr_assert(access(tmpdir_path(dir, "run/step-000000010.partial"), F_OK) != 0);
     cr_assert(access(tmpdir_path(dir, "run/step-000000003.removed"), F_OK) != 0);
@@ -354,7 +372,8 @@ Test(loop, a_checkpoint_under_another_steps_name_is_refused)
     char *dir = trainrun_new("", "");
     trainrun_good(dir, "run", GO(.stop_at = 5));
     cr_assert(rename(tmpdir_path(dir, "run/step-000000005"),
-        tmpdir_path(dir, "run/step-000000007")) == 0);
+                  tmpdir_path(dir, "run/step-000000007"))
+        == 0);
     refused(dir, "run", GO(.resume = true), GLM_EFORMAT, "holds step 5");
     tmpdir_remove(dir);
 }

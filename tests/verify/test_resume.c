@@ -24,15 +24,20 @@ static int mutate(void *ctx, const char *ckpt, struct glm_error *err)
     return reseal_flip(ckpt, m->section, m->tensor, m->element, m->bit, err);
 }
 
-static enum glm_code prove(const char *args, struct mutant *m, struct resume_report *r, char *text,
-    size_t size)
+static enum glm_code prove(
+    const char *args, struct mutant *m, struct resume_report *r, char *text, size_t size)
 {
     char *dir = trainrun_new(args, ""), path[1024], work[1024];
     struct glm_error err = {0};
     snprintf(path, sizeof path, "%s/recipe.yaml", dir);
     snprintf(work, sizeof work, "%s/work", dir);
-    const struct resume_options o = {.recipe = path, .n = 4, .m = 3, .dir = work, .threads = 1,
-        .between = m != NULL ? mutate : NULL, .between_ctx = m};
+    const struct resume_options o = {.recipe = path,
+        .n = 4,
+        .m = 3,
+        .dir = work,
+        .threads = 1,
+        .between = m != NULL ? mutate : NULL,
+        .between_ctx = m};
     resume_run(r, &o, &err);
     snprintf(text, size, "%s", err.text);
     tmpdir_remove(dir);
@@ -41,7 +46,8 @@ static enum glm_code prove(const char *args, struct mutant *m, struct resume_rep
 
 Test(resume, of_an_untouched_checkpoint_gives_the_same_bits)
 {
-    static const char *const args[] = {"  optimizer: muon\n", "  bf16: true\n  micro_batch_size: 1\n"};
+    static const char *const args[] = {
+        "  optimizer: muon\n", "  bf16: true\n  micro_batch_size: 1\n"};
     for (int i = 0; i < 2; i++) {
         struct resume_report r;
         char text[1024];
@@ -71,7 +77,8 @@ Test(resume, finds_a_changed_bit_of_a_momentum)
 {
     const char *name = "model.layers.2.mlp.experts.up_proj.weight";
     finds((struct mutant){SECTION_MOMENTUM, name, 3 * 24 * 48 + 5, 0, false},
-        "opt/momentum/model.layers.2.mlp.experts.up_proj.weight differs first in tile 3", name);
+        "opt/momentum/model.layers.2.mlp.experts.up_proj.weight differs first in tile 3",
+        name);
 }
 
 Test(resume, finds_a_changed_bit_of_an_expert_bias)
@@ -82,8 +89,8 @@ Test(resume, finds_a_changed_bit_of_an_expert_bias)
 
 Test(resume, finds_a_changed_data_position)
 {
-    finds((struct mutant){SECTION_TRAIN, "data_position", 0, 2, false}, "train/data_position",
-        "data_position");
+    finds((struct mutant){SECTION_TRAIN, "data_position", 0, 2, false},
+        "train/data_position", "data_position");
 }
 
 Test(resume, finds_a_changed_step_count)
@@ -93,8 +100,8 @@ Test(resume, finds_a_changed_step_count)
 
 Test(resume, finds_a_changed_count_of_an_optimizer)
 {
-    finds((struct mutant){SECTION_TRAIN, "optimizer_steps", 0, 0, false}, "train/optimizer_steps",
-        "optimizer_steps");
+    finds((struct mutant){SECTION_TRAIN, "optimizer_steps", 0, 0, false},
+        "train/optimizer_steps", "optimizer_steps");
 }
 
 Test(resume, finds_the_first_step_when_the_state_is_not_looked_at)
@@ -109,8 +116,8 @@ Test(resume, finds_the_first_step_when_the_state_is_not_looked_at)
         struct state s = {.step = 1};
         struct train_step step = {.step = 2, .loss = i == 0 ? 1.0 : 1.0 + 0x1p-52};
         double value = 3;
-        struct train_tensor t = {.section = SECTION_TRAIN, .name = "x", .dtype = GLM_F64,
-            .data = &value};
+        struct train_tensor t = {
+            .section = SECTION_TRAIN, .name = "x", .dtype = GLM_F64, .data = &value};
         s.tensors = (struct train_tensors){.list = &t, .count = 1};
         trace_create(&w[i], tmpdir_path(dir, "%d", i), 0, &err);
         trace_add(&w[i], &s, NULL, &err);
