@@ -34,7 +34,8 @@ struct train_step {          /* what a step was like */
     int64_t rows, targets;   /* of the step */
     double loss; /* what is minimised: lm + coeff mtp + coeff sum of KL, per target */
     double lm, mtp,
-        indexer; /* per target; KL per row, mean over the layers that have an indexer */
+        indexer; /* per target; KL per row, mean over the layers that have an indexer.
+                    lm NaN: a stage without, or a step without targets */
     bool mtp_on, indexer_on; /* whether there are such losses */
     double norm, clip, lr, weight_decay;
     double

@@ -140,10 +140,10 @@ static void fill_losses(
 
     out->mtp_on = s->mtp_count > 0;
     out->indexer_on = w->indexer_loss != RECIPE_LOSS_OFF;
-    out->lm = per(s->lm, s->lm_count);
+    out->lm = s->lm_count > 0 ? s->lm / (double)s->lm_count : NAN;
     out->mtp = per(s->mtp, s->mtp_count);
     out->indexer = per(s->indexer, s->indexer_rows * s->indexer_layers);
-    out->loss = out->lm + w->mtp_coeff * out->mtp
+    out->loss = per(s->lm, s->lm_count) + w->mtp_coeff * out->mtp
         + (out->indexer_on ? w->indexer_coeff * per(s->indexer, t->batch.targets) : 0);
 }
 

@@ -76,6 +76,30 @@ Test(loop, goes_on_from_every_save_with_the_same_bits)
     }
 }
 
+Test(loop, goes_on_in_every_stage_with_the_same_bits)
+{
+    static const struct {
+        const char *args, *glm;
+    } cases[] = {
+        {"  dsa_indexer_use_sparse_loss: false\n  bf16: true\n", "  stages: indexer_warmup\n"},
+        {"  dsa_indexer_use_sparse_loss: false\n  dsa_indexer_loss_coeff: 0\n",
+            "  stages: dense\n"},
+        {"", "  stages: rl_safe\n"},
+        {"  mtp_num_layers: 0\n  lr_decay_style: WSD\n  lr_wsd_decay_iters: 6\n", ""},
+        {"  micro_batch_size: 1\n", "  packing: stream\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *dir = trainrun_new(cases[i].args, cases[i].glm);
+        const struct train_report r = trainrun_good(dir, "whole", GO(.stop_at = 10));
+        trainrun_good(dir, "pieces", GO(.stop_at = 5));
+        trainrun_good(dir, "pieces", GO(.stop_at = 10, .resume = true));
+        same_bits(dir, "whole", "pieces", 10);
+        same_metrics(dir, "whole", "pieces");
+        cr_assert(isfinite(r.last_loss));
+        tmpdir_remove(dir);
+    }
+}
+
 Test(loop, learns)
 {
     char *dir = trainrun_new(
