@@ -45,7 +45,8 @@ static void show_step(void *ctx, const struct train_step *s)
     char memory[24], left[32];
 
     (void)ctx;
-    fprintf(stderr, "step %" PRId64 "/%" PRId64 "  loss %.5f", s->step, s->steps, s->loss);
+    fprintf(
+        stderr, "step %" PRId64 "/%" PRId64 "  loss %.5f", s->step, s->steps, s->loss);
     if (isfinite(s->lm))
         fprintf(stderr, "  lm %.5f", s->lm);
     if (s->indexer_on)

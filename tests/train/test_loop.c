@@ -81,7 +81,8 @@ Test(loop, goes_on_in_every_stage_with_the_same_bits)
     static const struct {
         const char *args, *glm;
     } cases[] = {
-        {"  dsa_indexer_use_sparse_loss: false\n  bf16: true\n", "  stages: indexer_warmup\n"},
+        {"  dsa_indexer_use_sparse_loss: false\n  bf16: true\n",
+            "  stages: indexer_warmup\n"},
         {"  dsa_indexer_use_sparse_loss: false\n  dsa_indexer_loss_coeff: 0\n",
             "  stages: dense\n"},
         {"", "  stages: rl_safe\n"},
