@@ -61,11 +61,14 @@ int verify_resume(int argc, char **argv)
 {
     struct resume_options o = {0};
     struct opt_many set = {0}, ignore = {0};
-    const char *steps = NULL;
+    const char *steps = NULL, *then = NULL;
+    struct topology topology = {0};
     struct common_options common = {0};
     const struct opt opts[] = {
         OPT_STR(
             "steps", "n,m", &steps, "steps before and after the restart (default 5,5)"),
+        OPT_STR("then", "topology", &then,
+            "restart from it at another one, like tp2,pp2,ep4"),
         OPT_MANY_("set", "key=value", &set, "overrule a key of the recipe"),
         OPT_MANY_("ignore-key", "key", &ignore, "go on without a key that is not built"),
         OPT_STR("dir", "dir", &o.dir, "work here, in a new folder, and keep it"),
@@ -84,7 +87,8 @@ int verify_resume(int argc, char **argv)
     struct resume_report report;
     struct watch watch;
 
-    if (opt_parse(&self, &argc, &argv, &err) != 0 || parse_steps(steps, &o, &err) != 0)
+    if (opt_parse(&self, &argc, &argv, &err) != 0 || parse_steps(steps, &o, &err) != 0
+        || (then != NULL && topology_parse(&topology, then, &err) != 0))
         return cli_report("glm-verify", &err);
     watch_begin(&watch, "glm-verify", &common);
     o.recipe = argv[0];
@@ -92,6 +96,7 @@ int verify_resume(int argc, char **argv)
         .sets = set.count,
         .ignore = ignore.word,
         .ignores = ignore.count};
+    o.then = then != NULL ? &topology : NULL;
     o.threads = cli_threads(&common);
     o.events = &watch.events;
     resume_run(&report, &o, &err);

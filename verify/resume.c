@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "convert/convert.h"
+
 struct job { /* of one process */
     const struct resume_options *o;
     const char *run;   /* its run folder */
@@ -221,6 +223,24 @@ static int go_on(const struct job *j, struct glm_error *err)
     return (int)err->code;
 }
 
+/* The checkpoint written again at another topology, under its name. */
+static int change_topology(
+    const struct resume_options *o, const char *ckpt, struct glm_error *err)
+{
+    struct convert_report report;
+    char *out = NULL;
+
+    if (asprintf(&out, "%s.then", ckpt) < 0)
+        return glm_fail(err, GLM_ENOMEM, "no memory for names");
+    const struct reshard_options reshard = {
+        .ckpt = ckpt, .out = out, .topology = *o->then, .threads = o->threads};
+    if (convert_reshard(&reshard, &report, NULL, err) == GLM_OK
+        && (remove_tree(ckpt) != 0 || rename(out, ckpt) != 0))
+        glm_fail_errno(err, "%s: put in the place of %s", out, ckpt);
+    free(out);
+    return (int)err->code;
+}
+
 static int prove(struct resume_report *report, const struct resume_options *o,
     const struct paths *p, struct glm_error *err)
 {
@@ -241,6 +261,8 @@ static int prove(struct resume_report *report, const struct resume_options *o,
         return (int)err->code;
     glm_events_note(o->events, "a process up to the save");
     if (in_process(&two, err) != GLM_OK)
+        return (int)err->code;
+    if (o->then != NULL && change_topology(o, p->ckpt, err) != GLM_OK)
         return (int)err->code;
     if (o->between != NULL && o->between(o->between_ctx, p->ckpt, err) != GLM_OK)
         return (int)err->code;

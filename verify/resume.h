@@ -16,6 +16,8 @@ struct resume_options {
     struct recipe_options keys; /* --set, --ignore-key */
     int64_t n, m;               /* 0: half of the recipe's steps, at most 5 */
     const char *dir; /* for checkpoint and digests, kept; NULL: beside the run, removed */
+    const struct topology
+        *then; /* the checkpoint is resharded to it for the restart; NULL: not */
     int threads;
     const struct glm_events *events;
     /* Called between the two processes with the checkpoint: what is done to it has to be found. */

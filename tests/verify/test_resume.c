@@ -58,6 +58,20 @@ Test(resume, of_an_untouched_checkpoint_gives_the_same_bits)
     }
 }
 
+Test(resume, at_another_topology_gives_the_same_bits)
+{
+    char *dir = trainrun_new("  bf16: true\n  optimizer: muon\n", ""), path[1024];
+    struct glm_error err = {0};
+    struct resume_report r;
+    const struct topology then = {.tp = 2, .pp = 2, .ep = 2};
+    snprintf(path, sizeof path, "%s/recipe.yaml", dir);
+    const struct resume_options o = {
+        .recipe = path, .n = 3, .m = 2, .then = &then, .threads = 1};
+    cr_assert_eq(resume_run(&r, &o, &err), GLM_OK, "%s", err.text);
+    cr_assert_eq(r.counts.records, 3);
+    tmpdir_remove(dir);
+}
+
 static void finds(struct mutant m, const char *words, const char *tensor)
 {
     struct resume_report r;
