@@ -16,13 +16,17 @@
 #include <unistd.h>
 
 enum {
-    DIRECT_FROM = 64 * 1024, /* smaller transfers: one system call through the cache is cheaper */
-    MEMORY_ALIGN = 512,      /* what block devices ask of memory; DIO_ALIGN holds everywhere */
+    DIRECT_FROM =
+        64 * 1024, /* smaller transfers: one system call through the cache is cheaper */
+    MEMORY_ALIGN = 512, /* what block devices ask of memory; DIO_ALIGN holds everywhere */
     HUGE_FROM = 4 << 20,
-    PIECE = 1 << 30,         /* Linux moves at most 2^31-4096 bytes a call */
+    PIECE = 1 << 30, /* Linux moves at most 2^31-4096 bytes a call */
 };
 
-static size_t size_min(size_t a, size_t b) { return a < b ? a : b; }
+static size_t size_min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
 
 static int open_both(struct dio *f, const char *path, int flags, struct glm_error *err)
 {
@@ -84,7 +88,8 @@ void dio_close(struct dio *f)
 
 void *dio_alloc(size_t size)
 {
-    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p =
+        mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
     if (size >= HUGE_FROM)
@@ -112,12 +117,13 @@ int dio_reserve(struct dio_buffer *b, size_t need, struct glm_error *err)
 }
 
 /* Reads until size bytes or the end of the file; *got says how many. Returns an errno, 0 if fine. */
-static int read_some(int fd, uint64_t offset, unsigned char *out, size_t size, size_t *got)
+static int read_some(
+    int fd, uint64_t offset, unsigned char *out, size_t size, size_t *got)
 {
     *got = 0;
     while (*got < size) {
-        const ssize_t n = pread(
-            fd, out + *got, size_min(size - *got, PIECE), (off_t)(offset + *got));
+        const ssize_t n =
+            pread(fd, out + *got, size_min(size - *got, PIECE), (off_t)(offset + *got));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -129,8 +135,8 @@ static int read_some(int fd, uint64_t offset, unsigned char *out, size_t size, s
     return 0;
 }
 
-static int short_file(const struct dio *f, uint64_t offset, size_t size, size_t got,
-    struct glm_error *err)
+static int short_file(
+    const struct dio *f, uint64_t offset, size_t size, size_t got, struct glm_error *err)
 {
     return glm_fail(err, GLM_EFORMAT,
         "%s: ends at byte %llu, %zu bytes at offset %llu were expected", f->path,
@@ -151,8 +157,8 @@ int dio_pread(
     return got == size ? GLM_OK : short_file(f, offset, size, got, err);
 }
 
-int dio_read(const struct dio *f, uint64_t offset, size_t size, void *buf, unsigned char **at,
-    struct glm_error *err)
+int dio_read(const struct dio *f, uint64_t offset, size_t size, void *buf,
+    unsigned char **at, struct glm_error *err)
 {
     const size_t skew = (size_t)(offset % DIO_ALIGN);
     const size_t span = (skew + size + DIO_ALIGN - 1) / DIO_ALIGN * DIO_ALIGN;
@@ -168,29 +174,30 @@ int dio_read(const struct dio *f, uint64_t offset, size_t size, void *buf, unsig
             return short_file(f, offset, size, got < skew ? 0 : got - skew, err);
         if (e != EINVAL) {
             errno = e;
-            return glm_fail_errno(err, "%s: read of %zu bytes at offset %llu", f->path, size,
-                (unsigned long long)offset);
+            return glm_fail_errno(err, "%s: read of %zu bytes at offset %llu", f->path,
+                size, (unsigned long long)offset);
         }
     }
     return dio_pread(f, offset, size, *at, err);
 }
 
-static int write_all(const struct dio *f, int fd, uint64_t offset, const unsigned char *data,
-    size_t size, struct glm_error *err)
+static int write_all(const struct dio *f, int fd, uint64_t offset,
+    const unsigned char *data, size_t size, struct glm_error *err)
 {
     while (size > 0) {
         const ssize_t n = pwrite(fd, data, size_min(size, PIECE), (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EINVAL && fd == f->direct) {
-            fd = f->fd; /* this file system's O_DIRECT wants more than we know: use the cache */
+            fd =
+                f->fd; /* this file system's O_DIRECT wants more than we know: use the cache */
             continue;
         }
         if (n <= 0) {
             if (n == 0)
                 errno = EIO;
-            return glm_fail_errno(err, "%s: write of %zu bytes at offset %llu", f->path, size,
-                (unsigned long long)offset);
+            return glm_fail_errno(err, "%s: write of %zu bytes at offset %llu", f->path,
+                size, (unsigned long long)offset);
         }
         data += n;
         offset += (uint64_t)n;
@@ -201,8 +208,8 @@ static int write_all(const struct dio *f, int fd, uint64_t offset, const unsigne
     return GLM_OK;
 }
 
-int dio_write(const struct dio *f, uint64_t offset, const void *data, size_t size, void *bounce,
-    size_t bounce_size, struct glm_error *err)
+int dio_write(const struct dio *f, uint64_t offset, const void *data, size_t size,
+    void *bounce, size_t bounce_size, struct glm_error *err)
 {
     const unsigned char *from = data;
     const uint64_t end = offset + size;

@@ -42,18 +42,20 @@ int dio_reserve(struct dio_buffer *b, size_t need, struct glm_error *err);
 /* Reads [offset, offset+size) somewhere into buf, whose capacity must be >= size + 2*DIO_ALIGN and
  * whose address is DIO_ALIGN-aligned; *at is where the first byte landed (inside buf). A short file
  * is GLM_EFORMAT with expected and found length. */
-int dio_read(const struct dio *f, uint64_t offset, size_t size, void *buf, unsigned char **at,
-    struct glm_error *err);
+int dio_read(const struct dio *f, uint64_t offset, size_t size, void *buf,
+    unsigned char **at, struct glm_error *err);
 /* Plain pread of exactly size bytes into any memory. */
-int dio_pread(const struct dio *f, uint64_t offset, size_t size, void *out, struct glm_error *err);
+int dio_pread(
+    const struct dio *f, uint64_t offset, size_t size, void *out, struct glm_error *err);
 
 /* Writes [offset, offset+size) from any memory. bounce: a DIO_ALIGN-aligned buffer of
  * bounce_size >= 1 MiB used when data's alignment does not fit; NULL: unaligned data goes through
  * the page cache. */
-int dio_write(const struct dio *f, uint64_t offset, const void *data, size_t size, void *bounce,
-    size_t bounce_size, struct glm_error *err);
-int dio_sync(const struct dio *f, struct glm_error *err);           /* fdatasync */
-int dio_sync_folder(const char *path, struct glm_error *err);       /* fsync of a directory */
-int dio_slurp(const char *path, size_t limit, void **data, size_t *size, struct glm_error *err);
+int dio_write(const struct dio *f, uint64_t offset, const void *data, size_t size,
+    void *bounce, size_t bounce_size, struct glm_error *err);
+int dio_sync(const struct dio *f, struct glm_error *err);     /* fdatasync */
+int dio_sync_folder(const char *path, struct glm_error *err); /* fsync of a directory */
+int dio_slurp(
+    const char *path, size_t limit, void **data, size_t *size, struct glm_error *err);
 
 #endif

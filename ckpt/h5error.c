@@ -21,7 +21,8 @@ static bool h5_ready;
 static size_t h5_zstd_decode(size_t size, size_t *buf_size, void **buf)
 {
     const unsigned long long want = ZSTD_getFrameContentSize(*buf, size);
-    if (want == ZSTD_CONTENTSIZE_UNKNOWN || want == ZSTD_CONTENTSIZE_ERROR || want > UINT32_MAX)
+    if (want == ZSTD_CONTENTSIZE_UNKNOWN || want == ZSTD_CONTENTSIZE_ERROR
+        || want > UINT32_MAX)
         return 0;
     const size_t room = want > 0 ? (size_t)want : 1;
     void *const out = H5allocate_memory(room, false);
@@ -55,8 +56,8 @@ static size_t h5_zstd_encode(int level, size_t size, size_t *buf_size, void **bu
     return got;
 }
 
-static size_t h5_zstd_filter(unsigned flags, size_t cd_count, const unsigned cd[], size_t size,
-    size_t *buf_size, void **buf)
+static size_t h5_zstd_filter(unsigned flags, size_t cd_count, const unsigned cd[],
+    size_t size, size_t *buf_size, void **buf)
 {
     if (flags & H5Z_FLAG_REVERSE)
         return h5_zstd_decode(size, buf_size, buf);
@@ -96,12 +97,12 @@ void h5_unlock(void)
 hid_t h5_access_list(void)
 {
     const hid_t list = H5Pcreate(H5P_FILE_ACCESS);
-    if (list >= 0 && (H5Pset_libver_bounds(list, H5F_LIBVER_V110, H5F_LIBVER_V110) < 0
-                         || H5Pset_file_locking(list, false, true) < 0
-                         || H5Pset_fclose_degree(list, H5F_CLOSE_STRONG) < 0
-                         || H5Pset_sieve_buf_size(list, 0) < 0
-                         || H5Pset_meta_block_size(list, 0) < 0
-                         || H5Pset_small_data_block_size(list, 0) < 0)) {
+    if (list >= 0
+        && (H5Pset_libver_bounds(list, H5F_LIBVER_V110, H5F_LIBVER_V110) < 0
+            || H5Pset_file_locking(list, false, true) < 0
+            || H5Pset_fclose_degree(list, H5F_CLOSE_STRONG) < 0
+            || H5Pset_sieve_buf_size(list, 0) < 0 || H5Pset_meta_block_size(list, 0) < 0
+            || H5Pset_small_data_block_size(list, 0) < 0)) {
         H5Pclose(list);
         return -1;
     }
@@ -113,8 +114,9 @@ hid_t h5_access_list(void)
 hid_t h5_creation_list(hsize_t user_block)
 {
     const hid_t list = H5Pcreate(H5P_FILE_CREATE);
-    if (list >= 0 && (H5Pset_obj_track_times(list, false) < 0
-                         || H5Pset_userblock(list, user_block) < 0)) {
+    if (list >= 0
+        && (H5Pset_obj_track_times(list, false) < 0
+            || H5Pset_userblock(list, user_block) < 0)) {
         H5Pclose(list);
         return -1;
     }

@@ -38,22 +38,48 @@ hid_t h5type_new(enum glm_dtype dtype, struct glm_error *err)
 {
     hid_t t = -1;
     switch (dtype) {
-    case GLM_BF16: t = h5type_bf16(); break;
-    case GLM_F16: t = h5type_f16(); break;
-    case GLM_F32: t = H5Tcopy(H5T_IEEE_F32LE); break;
-    case GLM_F64: t = H5Tcopy(H5T_IEEE_F64LE); break;
-    case GLM_C64: t = h5type_c64(); break;
-    case GLM_I8: t = H5Tcopy(H5T_STD_I8LE); break;
-    case GLM_I16: t = H5Tcopy(H5T_STD_I16LE); break;
-    case GLM_U16: t = H5Tcopy(H5T_STD_U16LE); break;
-    case GLM_I32: t = H5Tcopy(H5T_STD_I32LE); break;
-    case GLM_U32: t = H5Tcopy(H5T_STD_U32LE); break;
-    case GLM_I64: t = H5Tcopy(H5T_STD_I64LE); break;
-    case GLM_U64: t = H5Tcopy(H5T_STD_U64LE); break;
+    case GLM_BF16:
+        t = h5type_bf16();
+        break;
+    case GLM_F16:
+        t = h5type_f16();
+        break;
+    case GLM_F32:
+        t = H5Tcopy(H5T_IEEE_F32LE);
+        break;
+    case GLM_F64:
+        t = H5Tcopy(H5T_IEEE_F64LE);
+        break;
+    case GLM_C64:
+        t = h5type_c64();
+        break;
+    case GLM_I8:
+        t = H5Tcopy(H5T_STD_I8LE);
+        break;
+    case GLM_I16:
+        t = H5Tcopy(H5T_STD_I16LE);
+        break;
+    case GLM_U16:
+        t = H5Tcopy(H5T_STD_U16LE);
+        break;
+    case GLM_I32:
+        t = H5Tcopy(H5T_STD_I32LE);
+        break;
+    case GLM_U32:
+        t = H5Tcopy(H5T_STD_U32LE);
+        break;
+    case GLM_I64:
+        t = H5Tcopy(H5T_STD_I64LE);
+        break;
+    case GLM_U64:
+        t = H5Tcopy(H5T_STD_U64LE);
+        break;
     default:
         if (glm_dtype_bits(dtype) != 8) {
-            glm_fail(err, GLM_EFORMAT, "elements of type %s are not whole bytes; the checkpoint"
-                " cannot store them", glm_dtype_name(dtype));
+            glm_fail(err, GLM_EFORMAT,
+                "elements of type %s are not whole bytes; the checkpoint"
+                " cannot store them",
+                glm_dtype_name(dtype));
             return -1;
         }
         t = H5Tcopy(H5T_STD_U8LE);
@@ -90,8 +116,8 @@ void h5type_fill(enum glm_dtype dtype, unsigned char fill[8])
             memcpy(fill, values[i].bytes, 8);
 }
 
-static int h5attr_put(hid_t object, const char *name, hid_t type, hid_t space, const void *value,
-    struct glm_error *err)
+static int h5attr_put(hid_t object, const char *name, hid_t type, hid_t space,
+    const void *value, struct glm_error *err)
 {
     const hid_t a = type < 0 || space < 0
         ? -1
@@ -116,12 +142,13 @@ int h5attr_text(hid_t object, const char *name, const char *value, struct glm_er
     return err->code;
 }
 
-int h5attr_numbers(
-    hid_t object, const char *name, const int64_t *values, int count, struct glm_error *err)
+int h5attr_numbers(hid_t object, const char *name, const int64_t *values, int count,
+    struct glm_error *err)
 {
     const hsize_t dims[1] = {(hsize_t)count};
     const hid_t space = H5Screate_simple(1, dims, NULL);
-    const int64_t none = 0; /* a scalar tensor has no dimensions: an attribute of length 0 */
+    /* a scalar tensor has no dimensions: an attribute of length 0 */
+    const int64_t none = 0;
     h5attr_put(object, name, H5T_STD_I64LE, space, count > 0 ? values : &none, err);
     h5_close_space(space);
     return err->code;

@@ -19,7 +19,7 @@ void h5type_fill(enum glm_dtype dtype, unsigned char fill[8]);
 
 /* Fixed-size attributes: variable-length ones lie in a heap without a checksum. */
 int h5attr_text(hid_t object, const char *name, const char *value, struct glm_error *err);
-int h5attr_numbers(
-    hid_t object, const char *name, const int64_t *values, int count, struct glm_error *err);
+int h5attr_numbers(hid_t object, const char *name, const int64_t *values, int count,
+    struct glm_error *err);
 
 #endif

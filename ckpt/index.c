@@ -37,8 +37,8 @@ struct opening {
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
 
-static int index_read(int fd, const char *path, void *out, uint64_t bytes, uint64_t offset,
-    struct glm_error *err)
+static int index_read(int fd, const char *path, void *out, uint64_t bytes,
+    uint64_t offset, struct glm_error *err)
 {
     for (uint64_t done = 0; done < bytes;) {
         const uint64_t left = bytes - done;
@@ -49,15 +49,17 @@ static int index_read(int fd, const char *path, void *out, uint64_t bytes, uint6
         if (got < 0)
             return glm_fail_errno(err, "%s: read at byte %" PRIu64, path, offset + done);
         if (got == 0)
-            return glm_fail(err, GLM_EFORMAT, "%s: ends at byte %" PRIu64 ", expected %" PRIu64
-                " more", path, offset + done, left);
+            return glm_fail(err, GLM_EFORMAT,
+                "%s: ends at byte %" PRIu64 ", expected %" PRIu64 " more", path,
+                offset + done, left);
         done += (uint64_t)got;
     }
     return 0;
 }
 
 /* Copies what a block at `at` shares with a part. */
-static void open_keep(struct opening *o, const unsigned char *block, uint64_t at, size_t size)
+static void open_keep(
+    struct opening *o, const unsigned char *block, uint64_t at, size_t size)
 {
     for (int i = 0; i < INDEX_PARTS; i++) {
         const struct index_extent *const e = &o->block.part[i];
@@ -105,8 +107,10 @@ static int damage_in_file(void *ctx, const struct ckpt_file *f)
         digest_of(data, (size_t)f->bytes, sha);
         d->found = memcmp(sha, f->sha256, DIGEST_SIZE) != 0;
         if (d->found)
-            glm_fail(o->err, GLM_EFORMAT, "%s: side file %s%s is damaged: its bytes have another"
-                " SHA-256", o->path, f->header ? "source/" : "", f->path);
+            glm_fail(o->err, GLM_EFORMAT,
+                "%s: side file %s%s is damaged: its bytes have another"
+                " SHA-256",
+                o->path, f->header ? "source/" : "", f->path);
     }
     free(data);
     return d->found || o->err->code != GLM_OK;
@@ -119,16 +123,19 @@ static int open_damaged(struct opening *o)
         const struct index_extent *const e = &o->block.part[i];
         digest_of(o->part[i], (size_t)e->bytes, sha);
         if (memcmp(sha, e->sha256, DIGEST_SIZE) != 0)
-            return glm_fail(o->err, GLM_EFORMAT, "%s: the %s is damaged: its %" PRIu64
-                " bytes at %" PRIu64 " have another SHA-256", o->path, index_part_name[i], e->bytes,
-                e->offset);
+            return glm_fail(o->err, GLM_EFORMAT,
+                "%s: the %s is damaged: its %" PRIu64 " bytes at %" PRIu64
+                " have another SHA-256",
+                o->path, index_part_name[i], e->bytes, e->offset);
     }
     struct damage d = {.o = o};
     manifest_each_file((const char *)o->part[INDEX_MANIFEST],
         (size_t)o->block.part[INDEX_MANIFEST].bytes, damage_in_file, &d);
     if (o->err->code == GLM_OK)
-        glm_fail(o->err, GLM_EFORMAT, "%s: HDF5 structures (virtual views) are damaged: the file has"
-            " another SHA-256, while manifest, tables and side files are intact", o->path);
+        glm_fail(o->err, GLM_EFORMAT,
+            "%s: HDF5 structures (virtual views) are damaged: the file has"
+            " another SHA-256, while manifest, tables and side files are intact",
+            o->path);
     return o->err->code;
 }
 
@@ -138,10 +145,12 @@ static int open_bytes(struct opening *o)
 {
     unsigned char first[INDEX_BLOCK], sha[DIGEST_SIZE];
     struct digest *const d = digest_new();
-    unsigned char *const block = malloc(o->length < INDEX_READ ? (size_t)o->length + 1 : INDEX_READ);
+    unsigned char *const block =
+        malloc(o->length < INDEX_READ ? (size_t)o->length + 1 : INDEX_READ);
     if (o->length <= INDEX_BLOCK) {
-        glm_fail(o->err, GLM_EFORMAT, "%s: %" PRIu64 " bytes long, shorter than its user block",
-            o->path, o->length);
+        glm_fail(o->err, GLM_EFORMAT,
+            "%s: %" PRIu64 " bytes long, shorter than its user block", o->path,
+            o->length);
         goto out;
     }
     if (index_read(o->fd, o->path, first, INDEX_BLOCK, 0, o->err) != 0
@@ -154,7 +163,8 @@ static int open_bytes(struct opening *o)
     }
     if (!room)
         glm_fail(o->err, GLM_ENOMEM, "%s: out of memory", o->path);
-    else if (open_hash(o, d, block, sha) == 0 && memcmp(sha, o->block.sha256, DIGEST_SIZE) != 0)
+    else if (open_hash(o, d, block, sha) == 0
+        && memcmp(sha, o->block.sha256, DIGEST_SIZE) != 0)
         open_damaged(o);
 out:
     digest_free(d);
@@ -172,17 +182,20 @@ static int open_table(struct opening *o)
     char *data = NULL, *name = NULL;
     if (manifest_peek(&peek, o->path, text, size, o->err) != 0)
         return o->err->code;
-    if (peek.config_offset > o->length || peek.config_bytes > o->length - peek.config_offset)
-        return glm_fail(o->err, GLM_EFORMAT, "%s: manifest: side file config.json (%" PRIu64
-            " bytes at %" PRIu64 ") is not inside the file", o->path, peek.config_bytes,
-            peek.config_offset);
+    if (peek.config_offset > o->length
+        || peek.config_bytes > o->length - peek.config_offset)
+        return glm_fail(o->err, GLM_EFORMAT,
+            "%s: manifest: side file config.json (%" PRIu64 " bytes at %" PRIu64
+            ") is not inside the file",
+            o->path, peek.config_bytes, peek.config_offset);
     data = malloc((size_t)peek.config_bytes + 1);
     if (!data || asprintf(&name, "%s: side file config.json", o->path) < 0) {
         name = NULL;
         glm_fail(o->err, GLM_ENOMEM, "%s: out of memory", o->path);
         goto out;
     }
-    if (index_read(o->fd, o->path, data, peek.config_bytes, peek.config_offset, o->err) != 0)
+    if (index_read(o->fd, o->path, data, peek.config_bytes, peek.config_offset, o->err)
+        != 0)
         goto out;
     data[peek.config_bytes] = '\0';
     digest_of(data, (size_t)peek.config_bytes, sha);
@@ -201,48 +214,59 @@ static int open_manifest(struct opening *o)
 {
     const struct index_extent *const part = o->block.part;
     if (manifest_parse(&o->m, o->table, o->path, (const char *)o->part[INDEX_MANIFEST],
-            (size_t)part[INDEX_MANIFEST].bytes, o->err) != 0)
+            (size_t)part[INDEX_MANIFEST].bytes, o->err)
+        != 0)
         return o->err->code;
     const struct manifest *const m = o->m;
     if (part[INDEX_TILES].bytes % DIGEST_SIZE != 0
         || part[INDEX_TILES].bytes / DIGEST_SIZE != (uint64_t)m->tile_count)
-        return glm_fail(o->err, GLM_EFORMAT, "%s: tile table: %" PRIu64 " bytes, expected 32 for each"
-            " of %" PRId64 " tiles", o->path, part[INDEX_TILES].bytes, m->tile_count);
+        return glm_fail(o->err, GLM_EFORMAT,
+            "%s: tile table: %" PRIu64 " bytes, expected 32 for each"
+            " of %" PRId64 " tiles",
+            o->path, part[INDEX_TILES].bytes, m->tile_count);
     if (part[INDEX_CHUNKS].bytes % INDEX_CHUNK_ROW != 0
         || part[INDEX_CHUNKS].bytes / INDEX_CHUNK_ROW != (uint64_t)m->chunk_count)
-        return glm_fail(o->err, GLM_EFORMAT, "%s: chunk table: %" PRIu64 " bytes, expected %d for"
-            " each of %" PRId64 " chunks", o->path, part[INDEX_CHUNKS].bytes, INDEX_CHUNK_ROW,
-            m->chunk_count);
+        return glm_fail(o->err, GLM_EFORMAT,
+            "%s: chunk table: %" PRIu64 " bytes, expected %d for"
+            " each of %" PRId64 " chunks",
+            o->path, part[INDEX_CHUNKS].bytes, INDEX_CHUNK_ROW, m->chunk_count);
     for (int64_t i = 0; i < m->file_count; i++) {
         const struct ckpt_file *const f = &m->files[i];
         if (f->bytes == 0 ? f->offset != 0
                           : f->offset < INDEX_BLOCK || f->offset > o->length
                     || f->bytes > o->length - f->offset)
-            return glm_fail(o->err, GLM_EFORMAT, "%s: manifest: side file %s (%" PRIu64
-                " bytes at %" PRIu64 ") is not inside the file", o->path, f->path, f->bytes,
-                f->offset);
+            return glm_fail(o->err, GLM_EFORMAT,
+                "%s: manifest: side file %s (%" PRIu64 " bytes at %" PRIu64
+                ") is not inside the file",
+                o->path, f->path, f->bytes, f->offset);
     }
     return 0;
 }
 
 /* ---- chunk table ---------------------------------------------------------------------------- */
 
-static int chunk_check(struct opening *o, const struct ckpt_piece *p, int64_t row, uint64_t raw,
-    uint64_t *end)
+static int chunk_check(struct opening *o, const struct ckpt_piece *p, int64_t row,
+    uint64_t raw, uint64_t *end)
 {
     const struct ckpt_tensor *const t = &o->m->tensors[p->tensor];
-    const struct ckpt_chunk *const c = (const struct ckpt_chunk *)o->part[INDEX_CHUNKS] + row;
+    const struct ckpt_chunk *const c =
+        (const struct ckpt_chunk *)o->part[INDEX_CHUNKS] + row;
     const uint64_t length = o->m->shards[p->shard].bytes;
     const uint32_t skipped = glm_dtype_size(t->dtype) >= 2 ? 3 : 1;
-    if (c->offset < *end || c->offset > length || c->bytes == 0 || c->bytes > length - c->offset)
-        return glm_fail(o->err, GLM_EFORMAT, "%s: chunk table: row %" PRId64 " (tensor '%s'): %u"
-            " bytes at %" PRIu64 " overlap the chunk before or leave %s (%" PRIu64 " bytes)", o->path,
-            row, t->name, c->bytes, c->offset, o->m->shards[p->shard].file, length);
+    if (c->offset < *end || c->offset > length || c->bytes == 0
+        || c->bytes > length - c->offset)
+        return glm_fail(o->err, GLM_EFORMAT,
+            "%s: chunk table: row %" PRId64 " (tensor '%s'): %u"
+            " bytes at %" PRIu64 " overlap the chunk before or leave %s (%" PRIu64
+            " bytes)",
+            o->path, row, t->name, c->bytes, c->offset, o->m->shards[p->shard].file,
+            length);
     if ((c->mask != 0 && c->mask != skipped) || (c->mask != 0 && c->bytes != raw)
         || (c->mask == 0 && c->bytes >= raw))
-        return glm_fail(o->err, GLM_EFORMAT, "%s: chunk table: row %" PRId64 " (tensor '%s'): filter"
-            " mask %u with %u bytes for a chunk of %" PRIu64, o->path, row, t->name, c->mask,
-            c->bytes, raw);
+        return glm_fail(o->err, GLM_EFORMAT,
+            "%s: chunk table: row %" PRId64 " (tensor '%s'): filter"
+            " mask %u with %u bytes for a chunk of %" PRIu64,
+            o->path, row, t->name, c->mask, c->bytes, raw);
     *end = c->offset + c->bytes;
     return 0;
 }
@@ -250,23 +274,26 @@ static int chunk_check(struct opening *o, const struct ckpt_piece *p, int64_t ro
 static int chunk_piece(struct opening *o, const struct ckpt_piece *p, uint64_t *end)
 {
     const struct ckpt_tensor *const t = &o->m->tensors[p->tensor];
-    const struct ckpt_chunk *const rows = (const struct ckpt_chunk *)o->part[INDEX_CHUNKS];
+    const struct ckpt_chunk *const rows =
+        (const struct ckpt_chunk *)o->part[INDEX_CHUNKS];
     int64_t dims[3], elements = 0;
     uint64_t raw = 0, sum = 0;
     shard_chunk_dims(o->m, p, dims);
     if (!checked_count(dims, 3, &elements)
-        || !checked_mul_u64((uint64_t)elements, glm_dtype_size(t->dtype), &raw) || raw > UINT32_MAX)
-        return glm_fail(o->err, GLM_EFORMAT, "%s: tensor '%s': a chunk of 4 GiB or more", o->path,
-            t->name);
+        || !checked_mul_u64((uint64_t)elements, glm_dtype_size(t->dtype), &raw)
+        || raw > UINT32_MAX)
+        return glm_fail(o->err, GLM_EFORMAT, "%s: tensor '%s': a chunk of 4 GiB or more",
+            o->path, t->name);
     for (int64_t i = 0; i < p->chunks; i++) {
         if (chunk_check(o, p, p->first_chunk + i, raw, end) != 0)
             return o->err->code;
         sum += rows[p->first_chunk + i].bytes;
     }
     if (sum != p->bytes)
-        return glm_fail(o->err, GLM_EFORMAT, "%s: tensor '%s': its chunks in shard %s have %" PRIu64
-            " bytes, the manifest says %" PRIu64, o->path, t->name, o->m->shards[p->shard].file, sum,
-            p->bytes);
+        return glm_fail(o->err, GLM_EFORMAT,
+            "%s: tensor '%s': its chunks in shard %s have %" PRIu64
+            " bytes, the manifest says %" PRIu64,
+            o->path, t->name, o->m->shards[p->shard].file, sum, p->bytes);
     return 0;
 }
 
@@ -288,8 +315,10 @@ static int open_chunks(struct opening *o)
                 continue;
             }
             if (p->offset < end[p->shard])
-                glm_fail(o->err, GLM_EFORMAT, "%s: manifest: a piece of '%s' overlaps the one"
-                    " before it", o->path, o->m->tensors[p->tensor].name);
+                glm_fail(o->err, GLM_EFORMAT,
+                    "%s: manifest: a piece of '%s' overlaps the one"
+                    " before it",
+                    o->path, o->m->tensors[p->tensor].name);
             end[p->shard] = p->offset + p->bytes;
         }
     free(end);
@@ -307,11 +336,14 @@ static int open_absent(const char *dir, struct glm_error *err)
         return glm_fail(err, GLM_EUSAGE, "%s: %s", dir,
             errno == ENOENT ? "no such checkpoint" : strerror(errno));
     for (const struct dirent *e; (e = readdir(d)) != NULL;)
-        shards |= strncmp(e->d_name, "shard-", 6) == 0 || strcmp(e->d_name, "journal") == 0;
+        shards |=
+            strncmp(e->d_name, "shard-", 6) == 0 || strcmp(e->d_name, "journal") == 0;
     closedir(d);
     if (shards)
-        return glm_fail(err, GLM_EFORMAT, "%s: incomplete: it has shards but no index.h5; run the"
-            " command that writes it again to finish it", dir);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: incomplete: it has shards but no index.h5; run the"
+            " command that writes it again to finish it",
+            dir);
     return glm_fail(err, GLM_EUSAGE, "%s: not a checkpoint: it has no index.h5", dir);
 }
 
@@ -324,8 +356,10 @@ static int open_unfinished(const char *dir, struct glm_error *err)
     if (asprintf(&name, "%s/journal", dir) < 0)
         return glm_fail(err, GLM_ENOMEM, "%s: out of memory", dir);
     if (lstat(name, &st) == 0)
-        glm_fail(err, GLM_EFORMAT, "%s: incomplete: it still has a journal; run the command that"
-            " writes it again to finish it", dir);
+        glm_fail(err, GLM_EFORMAT,
+            "%s: incomplete: it still has a journal; run the command that"
+            " writes it again to finish it",
+            dir);
     free(name);
     return err->code;
 }
@@ -370,8 +404,11 @@ int index_open(struct index **out, const char *ckpt_dir, struct glm_error *err)
     o.path = path;
     if (open_all(&o, ckpt_dir) != 0)
         goto out;
-    *ix = (struct index){.table = o.table, .manifest = o.m, .tiles = o.part[INDEX_TILES],
-        .chunks = (struct ckpt_chunk *)o.part[INDEX_CHUNKS], .path = path};
+    *ix = (struct index){.table = o.table,
+        .manifest = o.m,
+        .tiles = o.part[INDEX_TILES],
+        .chunks = (struct ckpt_chunk *)o.part[INDEX_CHUNKS],
+        .path = path};
     o.table = NULL;
     o.m = NULL;
     o.part[INDEX_TILES] = o.part[INDEX_CHUNKS] = NULL;
@@ -404,7 +441,8 @@ void index_close(struct index *ix)
 
 /* ---- side files ----------------------------------------------------------------------------- */
 
-const struct ckpt_file *index_find_file(const struct index *ix, const char *path, bool header)
+const struct ckpt_file *index_find_file(
+    const struct index *ix, const char *path, bool header)
 {
     const struct manifest *const m = ix->manifest;
     for (int64_t i = 0; i < m->file_count; i++)
@@ -413,8 +451,8 @@ const struct ckpt_file *index_find_file(const struct index *ix, const char *path
     return NULL;
 }
 
-int index_file(const struct index *ix, const struct ckpt_file *f, void **data,
-    struct glm_error *err)
+int index_file(
+    const struct index *ix, const struct ckpt_file *f, void **data, struct glm_error *err)
 {
     unsigned char sha[DIGEST_SIZE];
     char *bytes = NULL;
@@ -426,15 +464,17 @@ int index_file(const struct index *ix, const struct ckpt_file *f, void **data,
     }
     bytes = malloc((size_t)f->bytes + 1);
     if (!bytes) {
-        glm_fail(err, GLM_ENOMEM, "%s: out of memory for side file %s", ix->path, f->path);
+        glm_fail(
+            err, GLM_ENOMEM, "%s: out of memory for side file %s", ix->path, f->path);
         goto out;
     }
     if (index_read(fd, ix->path, bytes, f->bytes, f->offset, err) != 0)
         goto out;
     digest_of(bytes, (size_t)f->bytes, sha);
     if (memcmp(sha, f->sha256, DIGEST_SIZE) != 0) {
-        glm_fail(err, GLM_EFORMAT, "%s: side file %s is damaged: its bytes have another SHA-256",
-            ix->path, f->path);
+        glm_fail(err, GLM_EFORMAT,
+            "%s: side file %s is damaged: its bytes have another SHA-256", ix->path,
+            f->path);
         goto out;
     }
     bytes[f->bytes] = '\0';

@@ -6,15 +6,15 @@
 
 /* Writes path (which must not exist): seals nothing, m must be complete (manifest_seal done, shards'
  * digests filled). Fills file offsets and m->id. fsyncs the file, not the folder. */
-int index_write(struct manifest *m, const unsigned char *tiles, const struct ckpt_chunk *chunks,
-    const char *path, struct glm_error *err);
+int index_write(struct manifest *m, const unsigned char *tiles,
+    const struct ckpt_chunk *chunks, const char *path, struct glm_error *err);
 
 struct index {
     struct table *table;
-    struct manifest *manifest;   /* manifest->files[].data is NULL; read with index_file */
-    unsigned char *tiles;        /* [tile_count][32] */
-    struct ckpt_chunk *chunks;   /* [chunk_count] */
-    char *path;                  /* of index.h5 */
+    struct manifest *manifest; /* manifest->files[].data is NULL; read with index_file */
+    unsigned char *tiles;      /* [tile_count][32] */
+    struct ckpt_chunk *chunks; /* [chunk_count] */
+    char *path;                /* of index.h5 */
 };
 
 /* Opens CKPT/index.h5 with plain reads (never libhdf5): checks the user block, the SHA-256 of the
@@ -25,7 +25,9 @@ struct index {
 int index_open(struct index **out, const char *ckpt_dir, struct glm_error *err);
 void index_close(struct index *ix);
 /* Reads a side file's bytes (malloc'd, zero-terminated for convenience) and checks its digest. */
-int index_file(const struct index *ix, const struct ckpt_file *f, void **data, struct glm_error *err);
-const struct ckpt_file *index_find_file(const struct index *ix, const char *path, bool header);
+int index_file(const struct index *ix, const struct ckpt_file *f, void **data,
+    struct glm_error *err);
+const struct ckpt_file *index_find_file(
+    const struct index *ix, const char *path, bool header);
 
 #endif

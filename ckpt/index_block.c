@@ -9,7 +9,8 @@
 
 #include "ckpt/digest.h"
 
-const char *const index_part_name[INDEX_PARTS] = {"manifest", "tile table", "chunk table"};
+const char *const index_part_name[INDEX_PARTS] = {
+    "manifest", "tile table", "chunk table"};
 static const char *const index_block_word[INDEX_PARTS] = {"manifest", "tiles", "chunks"};
 
 void index_block_print(const struct index_block *b, unsigned char out[INDEX_BLOCK])
@@ -71,10 +72,10 @@ static bool block_lines(struct index_block *b, const char *s)
         return false;
     for (int i = 0; i < INDEX_PARTS; i++) {
         struct index_extent *const e = &b->part[i];
-        if (!block_word(&s, "\n") || !block_word(&s, index_block_word[i]) || !block_word(&s, " ")
-            || !block_number(&s, &e->offset) || !block_word(&s, " ")
-            || !block_number(&s, &e->bytes) || !block_word(&s, " ")
-            || !block_digest(&s, e->sha256))
+        if (!block_word(&s, "\n") || !block_word(&s, index_block_word[i])
+            || !block_word(&s, " ") || !block_number(&s, &e->offset)
+            || !block_word(&s, " ") || !block_number(&s, &e->bytes)
+            || !block_word(&s, " ") || !block_digest(&s, e->sha256))
             return false;
     }
     return true;
@@ -89,22 +90,28 @@ int index_block_parse(struct index_block *b, const char *path,
     text[INDEX_BLOCK] = '\0';
     memset(b, 0, sizeof *b);
     if (!block_lines(b, text))
-        return glm_fail(err, GLM_EFORMAT, "%s: user block: not the lines of a checkpoint index",
-            path);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: user block: not the lines of a checkpoint index", path);
     index_block_print(b, again);
     if (memcmp(in, again, INDEX_BLOCK) != 0)
-        return glm_fail(err, GLM_EFORMAT, "%s: user block: damaged (its own digest or the zeros"
-            " after it differ)", path);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: user block: damaged (its own digest or the zeros"
+            " after it differ)",
+            path);
     if (b->size != length)
-        return glm_fail(err, GLM_EFORMAT, "%s: %" PRIu64 " bytes long, its user block says %" PRIu64
-            ": the file was cut or appended to", path, length, b->size);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: %" PRIu64 " bytes long, its user block says %" PRIu64
+            ": the file was cut or appended to",
+            path, length, b->size);
     for (int i = 0; i < INDEX_PARTS; i++) {
         const struct index_extent *const e = &b->part[i];
         if (e->bytes == 0 ? e->offset != 0
                           : e->offset < INDEX_BLOCK || e->offset > length
                     || e->bytes > length - e->offset)
-            return glm_fail(err, GLM_EFORMAT, "%s: user block: the %s (%" PRIu64 " bytes at %" PRIu64
-                ") is not inside the file", path, index_part_name[i], e->bytes, e->offset);
+            return glm_fail(err, GLM_EFORMAT,
+                "%s: user block: the %s (%" PRIu64 " bytes at %" PRIu64
+                ") is not inside the file",
+                path, index_part_name[i], e->bytes, e->offset);
     }
     return 0;
 }

@@ -36,9 +36,10 @@ struct index_writer {
 static hid_t write_plain_list(void)
 {
     const hid_t list = H5Pcreate(H5P_DATASET_CREATE);
-    if (list >= 0 && (H5Pset_obj_track_times(list, false) < 0
-                         || H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY) < 0
-                         || H5Pset_fill_time(list, H5D_FILL_TIME_NEVER) < 0)) {
+    if (list >= 0
+        && (H5Pset_obj_track_times(list, false) < 0
+            || H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY) < 0
+            || H5Pset_fill_time(list, H5D_FILL_TIME_NEVER) < 0)) {
         H5Pclose(list);
         return -1;
     }
@@ -61,7 +62,8 @@ static int write_data(struct index_writer *w, const char *name, hid_t type, int 
         h5_fail(w->err, "cannot create '%s'", name);
     else if (dims[0] > 0) {
         const haddr_t at = H5Dget_offset(set);
-        if (H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0 || at == HADDR_UNDEF)
+        if (H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0
+            || at == HADDR_UNDEF)
             h5_fail(w->err, "cannot write '%s'", name);
         else
             *offset = at;
@@ -72,8 +74,8 @@ static int write_data(struct index_writer *w, const char *name, hid_t type, int 
     return w->err->code;
 }
 
-static int write_bytes(struct index_writer *w, const char *name, const void *data, uint64_t bytes,
-    uint64_t *offset)
+static int write_bytes(struct index_writer *w, const char *name, const void *data,
+    uint64_t bytes, uint64_t *offset)
 {
     const hsize_t dims[1] = {bytes};
     return write_data(w, name, H5T_STD_U8LE, 1, dims, data, offset);
@@ -85,8 +87,10 @@ static int write_files(struct index_writer *w)
     for (int64_t i = 0; i < w->m->file_count; i++) {
         struct ckpt_file *const f = &w->m->files[i];
         if (!manifest_path_ok(f->path, strlen(f->path)))
-            return glm_fail(w->err, GLM_EFORMAT, "side file '%s': a path must stay inside its"
-                " folder (relative, no '..', no ':', no backslash)", f->path);
+            return glm_fail(w->err, GLM_EFORMAT,
+                "side file '%s': a path must stay inside its"
+                " folder (relative, no '..', no ':', no backslash)",
+                f->path);
         snprintf(name, sizeof name, "/%s/%s", f->header ? "source" : "files", f->path);
         if (write_bytes(w, name, f->data, f->bytes, &f->offset) != 0)
             return w->err->code;
@@ -116,8 +120,8 @@ static int write_mapping(struct index_writer *w, hid_t list, const struct ckpt_t
     /* A tensor of rank 3 and more that is no stack lies in shards as [d0, d1*d2*...]; its view has
      * the true shape, which only cuts along d0 can be mapped to. */
     if (axes != rank && rect_len(&p->at, 2) != t->grid.dims[2])
-        return glm_fail(w->err, GLM_EFORMAT, "tensor '%s': rank %d and cut along its columns", t->name,
-            t->rank);
+        return glm_fail(w->err, GLM_EFORMAT,
+            "tensor '%s': rank %d and cut along its columns", t->name, t->rank);
     const hid_t view = H5Screate_simple(rank, shape, NULL);
     const hid_t source = H5Screate_simple(axes, dims, NULL);
     if (view < 0 || source < 0
@@ -130,8 +134,8 @@ static int write_mapping(struct index_writer *w, hid_t list, const struct ckpt_t
 }
 
 /* The creation list of a view: no times, a fill value that shows as missing, one mapping a piece. */
-static hid_t write_view_list(struct index_writer *w, const struct ckpt_tensor *t, hid_t type,
-    int rank, const hsize_t *shape, const char *name)
+static hid_t write_view_list(struct index_writer *w, const struct ckpt_tensor *t,
+    hid_t type, int rank, const hsize_t *shape, const char *name)
 {
     unsigned char fill[8];
     const hid_t list = H5Pcreate(H5P_DATASET_CREATE);
@@ -142,7 +146,9 @@ static hid_t write_view_list(struct index_writer *w, const struct ckpt_tensor *t
         return list;
     }
     for (int64_t i = 0; i < t->pieces; i++)
-        if (write_mapping(w, list, t, &w->m->pieces[t->first_piece + i], rank, shape, name) != 0)
+        if (write_mapping(
+                w, list, t, &w->m->pieces[t->first_piece + i], rank, shape, name)
+            != 0)
             break;
     return list;
 }
@@ -156,7 +162,8 @@ static int write_view(struct index_writer *w, const struct ckpt_tensor *t)
     snprintf(name, sizeof name, "/%s/%s", section_name(t->section), t->name);
     for (int i = 0; i < t->rank; i++)
         shape[i] = (hsize_t)t->shape[i];
-    if (h5_groups(w->file, name, w->err) != 0 || (type = h5type_new(t->dtype, w->err)) < 0)
+    if (h5_groups(w->file, name, w->err) != 0
+        || (type = h5type_new(t->dtype, w->err)) < 0)
         goto out;
     list = write_view_list(w, t, type, rank, shape, name);
     if (w->err->code != GLM_OK)
@@ -166,7 +173,8 @@ static int write_view(struct index_writer *w, const struct ckpt_tensor *t)
         set = H5Dcreate2(w->file, name, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
     if (set < 0)
         h5_fail(w->err, "cannot create the view '%s'", name);
-    else if (h5attr_text(set, "dtype", glm_dtype_name(t->dtype), w->err) == 0 && t->scale_rule[0])
+    else if (h5attr_text(set, "dtype", glm_dtype_name(t->dtype), w->err) == 0
+        && t->scale_rule[0])
         h5attr_text(set, "scale_rule", t->scale_rule, w->err);
 out:
     h5_close_dataset(set);
@@ -225,7 +233,8 @@ static hid_t write_chunk_type(void)
     const hsize_t n[1] = {DIGEST_SIZE};
     const hid_t row = H5Tcreate(H5T_COMPOUND, INDEX_CHUNK_ROW);
     const hid_t digest = H5Tarray_create2(H5T_STD_U8LE, 1, n);
-    const bool fine = row >= 0 && digest >= 0 && H5Tinsert(row, "offset", 0, H5T_STD_U64LE) >= 0
+    const bool fine = row >= 0 && digest >= 0
+        && H5Tinsert(row, "offset", 0, H5T_STD_U64LE) >= 0
         && H5Tinsert(row, "bytes", 8, H5T_STD_U32LE) >= 0
         && H5Tinsert(row, "mask", 12, H5T_STD_U32LE) >= 0
         && H5Tinsert(row, "sha256", 16, digest) >= 0;
@@ -237,7 +246,8 @@ static hid_t write_chunk_type(void)
     return row;
 }
 
-_Static_assert(sizeof(struct ckpt_chunk) == INDEX_CHUNK_ROW, "a row of /chunks is the struct");
+_Static_assert(
+    sizeof(struct ckpt_chunk) == INDEX_CHUNK_ROW, "a row of /chunks is the struct");
 
 static int write_chunks(struct index_writer *w, const struct ckpt_chunk *chunks)
 {
@@ -254,8 +264,8 @@ static int write_chunks(struct index_writer *w, const struct ckpt_chunk *chunks)
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
-static int write_container(struct index_writer *w, const unsigned char *tiles,
-    const struct ckpt_chunk *chunks)
+static int write_container(
+    struct index_writer *w, const unsigned char *tiles, const struct ckpt_chunk *chunks)
 {
     const hid_t create = h5_creation_list(INDEX_BLOCK), access = h5_access_list();
     if (create >= 0 && access >= 0)
@@ -282,8 +292,8 @@ static int write_check(struct index_writer *w, int fd, const void *data, uint64_
         const size_t want = left < WRITE_BLOCK ? (size_t)left : WRITE_BLOCK;
         if (pread(fd, block, want, (off_t)(offset + at)) != (ssize_t)want
             || memcmp(block, (const unsigned char *)data + at, want) != 0)
-            return glm_fail(w->err, GLM_EIO, "%s does not read back as written at offset %" PRIu64,
-                what, offset + at);
+            return glm_fail(w->err, GLM_EIO,
+                "%s does not read back as written at offset %" PRIu64, what, offset + at);
         at += want;
     }
     return 0;
@@ -300,8 +310,9 @@ static int write_read_back(struct index_writer *w, int fd, const unsigned char *
         if (write_check(w, fd, f->data, f->bytes, f->offset, f->path, block) != 0)
             return w->err->code;
     }
-    if (write_check(w, fd, tiles, part[INDEX_TILES].bytes, part[INDEX_TILES].offset, "tile table",
-            block) != 0)
+    if (write_check(w, fd, tiles, part[INDEX_TILES].bytes, part[INDEX_TILES].offset,
+            "tile table", block)
+        != 0)
         return w->err->code;
     return write_check(w, fd, chunks, part[INDEX_CHUNKS].bytes, part[INDEX_CHUNKS].offset,
         "chunk table", block);
@@ -333,8 +344,8 @@ static int write_hash_rest(struct index_writer *w, int fd, unsigned char *block)
     return w->err->code;
 }
 
-static int write_finish(struct index_writer *w, const unsigned char *tiles,
-    const struct ckpt_chunk *chunks)
+static int write_finish(
+    struct index_writer *w, const unsigned char *tiles, const struct ckpt_chunk *chunks)
 {
     unsigned char first[INDEX_BLOCK];
     unsigned char *const block = malloc(WRITE_BLOCK);
@@ -347,7 +358,8 @@ static int write_finish(struct index_writer *w, const unsigned char *tiles,
         glm_fail_errno(w->err, "open");
         goto out;
     }
-    if (write_read_back(w, fd, tiles, chunks, block) != 0 || write_hash_rest(w, fd, block) != 0)
+    if (write_read_back(w, fd, tiles, chunks, block) != 0
+        || write_hash_rest(w, fd, block) != 0)
         goto out;
     index_block_print(&w->block, first);
     for (size_t at = 0; at < sizeof first;) {
@@ -367,8 +379,8 @@ out:
     return w->err->code;
 }
 
-int index_write(struct manifest *m, const unsigned char *tiles, const struct ckpt_chunk *chunks,
-    const char *path, struct glm_error *err)
+int index_write(struct manifest *m, const unsigned char *tiles,
+    const struct ckpt_chunk *chunks, const char *path, struct glm_error *err)
 {
     struct index_writer w = {.m = m, .path = path, .file = -1, .err = err};
     h5_lock();

@@ -215,10 +215,10 @@ out:
 struct plan {
     const int *full; /* full layers, ascending; full[0] = 0 */
     int n, layers, stages;
-    int64_t *cost,
-        *below; /* [n]: least sum of squares from full[i] to the end in k, k-1 stages */
-    uint16_t
-        *next; /* [stages][n]: index of the following start, the smallest that is best */
+    /* [n]: least sum of squares from full[i] to the end in k, k-1 stages */
+    int64_t *cost, *below;
+    /* [stages][n]: index of the following start, the smallest that is best */
+    uint16_t *next;
 };
 
 /* Row k from row k - 1. A stage longer than its fair share only gets worse once its own square and

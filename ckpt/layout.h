@@ -13,8 +13,8 @@
 
 struct layout {
     int stages;
-    int *
-        start; /* [stages + 1]: first layer of each stage; start[stages] = num_hidden_layers */
+    /* [stages + 1]: first layer of each stage; start[stages] = num_hidden_layers */
+    int *start;
     int mtp; /* stage of the MTP layers */
 };
 

@@ -12,8 +12,9 @@ int ledger_init(struct ledger *l, int64_t rows, struct glm_error *err)
     pthread_mutex_init(&l->lock, NULL);
     pthread_mutex_init(&l->sync_lock, NULL);
     l->bits = calloc((size_t)rows / 8 + 1, 1);
-    return l->bits == NULL ? glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " tile marks", rows)
-                           : GLM_OK;
+    return l->bits == NULL
+        ? glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " tile marks", rows)
+        : GLM_OK;
 }
 
 void ledger_clear(struct ledger *l)
@@ -27,7 +28,10 @@ void ledger_clear(struct ledger *l)
     *l = (struct ledger){0};
 }
 
-static bool bit(const struct ledger *l, int64_t i) { return l->bits[i / 8] >> (i % 8) & 1; }
+static bool bit(const struct ledger *l, int64_t i)
+{
+    return l->bits[i / 8] >> (i % 8) & 1;
+}
 
 static void mark(struct ledger *l, int64_t first, int64_t count)
 {
@@ -70,8 +74,8 @@ int64_t ledger_missing(struct ledger *l, int64_t *first)
     return missing;
 }
 
-int ledger_add(struct ledger *l, int64_t group, int64_t first, int64_t count, uint64_t bytes,
-    bool *due, struct glm_error *err)
+int ledger_add(struct ledger *l, int64_t group, int64_t first, int64_t count,
+    uint64_t bytes, bool *due, struct glm_error *err)
 {
     pthread_mutex_lock(&l->lock);
     if (group >= 0 && l->run_count == l->run_room) {
@@ -111,8 +115,8 @@ static int64_t joined_runs(struct ledger_run *runs, int64_t count)
     qsort(runs, (size_t)count, sizeof *runs, by_place);
     for (int64_t i = 0; i < count; i++) {
         struct ledger_run *last = n > 0 ? &runs[n - 1] : NULL;
-        if (last != NULL && last->group == runs[i].group &&
-            last->first + last->count == runs[i].first)
+        if (last != NULL && last->group == runs[i].group
+            && last->first + last->count == runs[i].first)
             last->count += runs[i].count;
         else
             runs[n++] = runs[i];
@@ -130,8 +134,8 @@ static int journal_runs(
     if (f == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for the journal");
     for (int64_t i = 0; i < count; i++)
-        fprintf(f, "done %" PRId64 " %" PRId64 " %" PRId64 "\n", runs[i].group, runs[i].first,
-            runs[i].count);
+        fprintf(f, "done %" PRId64 " %" PRId64 " %" PRId64 "\n", runs[i].group,
+            runs[i].first, runs[i].count);
     if (fclose(f) != 0)
         glm_fail(err, GLM_ENOMEM, "no memory for the journal");
     else
@@ -152,7 +156,8 @@ int ledger_sync(struct ledger *l, struct work *w, ledger_sync_fn *fn, void *ctx,
     l->pending_bytes = 0;
     pthread_mutex_unlock(&l->lock);
     if (l->broken) {
-        glm_fail(err, GLM_EIO, "an earlier sync failed; nothing more is recorded as written");
+        glm_fail(
+            err, GLM_EIO, "an earlier sync failed; nothing more is recorded as written");
     } else if (count > 0) {
         count = joined_runs(runs, count);
         if (fn(ctx, runs, count, err) == GLM_OK)
@@ -168,10 +173,13 @@ bool ledger_replay(struct ledger *l, const char *line, struct ledger_run *run)
 {
     int end = 0;
 
-    if (sscanf(line, "done %" SCNd64 " %" SCNd64 " %" SCNd64 "%n", &run->group, &run->first,
-            &run->count, &end) != 3 || line[end] != '\0')
+    if (sscanf(line, "done %" SCNd64 " %" SCNd64 " %" SCNd64 "%n", &run->group,
+            &run->first, &run->count, &end)
+            != 3
+        || line[end] != '\0')
         return false;
-    if (run->group < 0 || run->first < 0 || run->count < 0 || run->first > l->rows - run->count)
+    if (run->group < 0 || run->first < 0 || run->count < 0
+        || run->first > l->rows - run->count)
         return false;
     mark(l, run->first, run->count);
     return true;

@@ -15,14 +15,14 @@ struct ledger_run {
 
 struct ledger {
     int64_t rows;
-    uint64_t batch;        /* bytes between syncs */
+    uint64_t batch; /* bytes between syncs */
     /* private */
     unsigned char *bits;
     struct ledger_run *runs;
     int64_t run_count, run_room;
     int64_t done;
     uint64_t pending_bytes;
-    bool broken;           /* a sync failed: nothing is journaled any more */
+    bool broken; /* a sync failed: nothing is journaled any more */
     pthread_mutex_t lock, sync_lock;
 };
 
@@ -43,8 +43,8 @@ bool ledger_has(struct ledger *l, int64_t first, int64_t count);
 int64_t ledger_missing(struct ledger *l, int64_t *first);
 /* Rows are written (not yet durable). *due: a sync is due, the caller should call ledger_sync.
  * group -1: nothing to journal by itself (a packed shard journals when it is whole). */
-int ledger_add(struct ledger *l, int64_t group, int64_t first, int64_t count, uint64_t bytes,
-    bool *due, struct glm_error *err);
+int ledger_add(struct ledger *l, int64_t group, int64_t first, int64_t count,
+    uint64_t bytes, bool *due, struct glm_error *err);
 /* Syncs and journals everything added so far. One at a time; others wait for it. After a failure no
  * later call journals anything: the kernel reports a lost write once, and rows whose bytes were
  * lost may be added after that. */

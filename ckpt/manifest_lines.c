@@ -19,8 +19,8 @@ int parse_fail(struct parse *p, const char *fmt, ...)
     for (char *c = what; *c; c++) /* what a hostile file says must not reach a terminal */
         if (((unsigned char)*c < 0x20 || *c == 0x7F))
             *c = '?';
-    return glm_fail(p->err, GLM_EFORMAT, "%s: manifest, line %" PRId64 ": %s", p->path, p->line,
-        what);
+    return glm_fail(p->err, GLM_EFORMAT, "%s: manifest, line %" PRId64 ": %s", p->path,
+        p->line, what);
 }
 
 int parse_no_memory(struct parse *p)

@@ -16,7 +16,8 @@
 
 static int parse_mtp(struct parse *p, bool *without)
 {
-    if (!parse_field_is(&p->f[3], "mtp") || (!parse_field_is(&p->f[4], "yes") && !parse_field_is(&p->f[4], "no")))
+    if (!parse_field_is(&p->f[3], "mtp")
+        || (!parse_field_is(&p->f[4], "yes") && !parse_field_is(&p->f[4], "no")))
         return parse_fail(p, "model: expected 'mtp yes' or 'mtp no'");
     *without = parse_field_is(&p->f[4], "no");
     return 0;
@@ -76,8 +77,8 @@ static int parse_topology(struct parse *p)
         return glm_within(p->err, "%s: manifest, line %" PRId64, p->path, p->line);
     }
     if (strcmp(placement_topology(p->m->placement)->layout, t.layout) != 0)
-        return parse_fail(p, "topology: layout '%s', the canonical form is '%s'", t.layout,
-            placement_topology(p->m->placement)->layout);
+        return parse_fail(p, "topology: layout '%s', the canonical form is '%s'",
+            t.layout, placement_topology(p->m->placement)->layout);
     return 0;
 }
 
@@ -123,10 +124,13 @@ static int parse_shard_cell(struct parse *p, struct ckpt_shard *s, int *volume)
     const struct topology *const t = placement_topology(p->m->placement);
     struct cell c;
     if (!parse_shard_name(s->file, &c, volume))
-        return parse_fail(p, "shard '%s': expected shard-pPPP-tTTT-VVVV.h5 or"
-            " shard-pPPP-eEEE-tTTT-VVVV.h5", s->file);
+        return parse_fail(p,
+            "shard '%s': expected shard-pPPP-tTTT-VVVV.h5 or"
+            " shard-pPPP-eEEE-tTTT-VVVV.h5",
+            s->file);
     if (c.pp >= t->pp || c.ep >= t->ep || c.etp >= t->etp || c.tp >= t->tp)
-        return parse_fail(p, "shard '%s' is of a cell that the topology does not have", s->file);
+        return parse_fail(
+            p, "shard '%s' is of a cell that the topology does not have", s->file);
     s->cell = placement_cell_index(p->m->placement, &c);
     return 0;
 }
@@ -144,7 +148,8 @@ static int parse_shard(struct parse *p)
         return parse_fail(p, "shard %" PRId64 ": its file name is too long", no);
     memcpy(s->file, p->f[2].text, p->f[2].length);
     if (parse_shard_cell(p, s, &p->shard_volume[no]) != 0
-        || parse_u64(p, 3, "shard bytes", &s->bytes) != 0 || parse_digest(p, 4, s->skeleton) != 0)
+        || parse_u64(p, 3, "shard bytes", &s->bytes) != 0
+        || parse_digest(p, 4, s->skeleton) != 0)
         return p->err->code;
     if (s->bytes > INT64_MAX)
         return parse_fail(p, "shard %" PRId64 ": %" PRIu64 " bytes", no, s->bytes);
@@ -174,7 +179,8 @@ static int parse_volumes(struct parse *p)
         k[i] = (struct volume_key){p->m->shards[i].cell, p->shard_volume[i]};
     qsort(k, (size_t)n, sizeof *k, volume_order);
     for (int64_t i = 0; i < n; i++)
-        if (k[i].volume != (i > 0 && k[i - 1].cell == k[i].cell ? k[i - 1].volume + 1 : 0)) {
+        if (k[i].volume
+            != (i > 0 && k[i - 1].cell == k[i].cell ? k[i - 1].volume + 1 : 0)) {
             parse_fail(p, "the shards of a cell are not numbered 0, 1, 2…");
             break;
         }
@@ -196,8 +202,10 @@ static int parse_file(struct parse *p, bool header)
         || parse_u64(p, 4, "offset", &offset) != 0)
         return p->err->code;
     if (!manifest_unescape(p->f[1].text, p->f[1].length, &path, &no_memory))
-        return no_memory ? parse_no_memory(p) : parse_fail(p, "a path that is not escaped as it must");
-    const struct ckpt_file *const last = m->file_count > 0 ? &m->files[m->file_count - 1] : NULL;
+        return no_memory ? parse_no_memory(p)
+                         : parse_fail(p, "a path that is not escaped as it must");
+    const struct ckpt_file *const last =
+        m->file_count > 0 ? &m->files[m->file_count - 1] : NULL;
     if (!manifest_path_ok(path, strlen(path)))
         parse_fail(p, "path '%s' leaves its folder or is not portable", path);
     else if (last && last->header == header && strcmp(last->path, path) == 0)
@@ -230,8 +238,9 @@ static int parse_prov(struct parse *p)
     if (m->prov_count > 0 && strcmp(m->prov[m->prov_count - 1].key, key) == 0)
         return parse_fail(p, "provenance '%s' is given twice", key);
     if (!manifest_unescape(p->f[2].text, p->f[2].length, &value, &no_memory))
-        return no_memory ? parse_no_memory(p)
-                         : parse_fail(p, "provenance '%s' is not escaped as it must", key);
+        return no_memory
+            ? parse_no_memory(p)
+            : parse_fail(p, "provenance '%s' is not escaped as it must", key);
     if (manifest_add_prov(m, key, value) != 0)
         parse_no_memory(p);
     free(value);
@@ -284,7 +293,8 @@ static int parse_rest(struct parse *p, bool more)
         if (parse_rest_line(p, &fingerprint) != 0)
             return p->err->code;
         if (last) {
-            const size_t n = last_length < p->start_length ? last_length : p->start_length;
+            const size_t n =
+                last_length < p->start_length ? last_length : p->start_length;
             const int order = memcmp(last, p->start, n);
             if (order > 0 || (order == 0 && last_length >= p->start_length))
                 return parse_fail(p, "not in the order of the lines' bytes");
@@ -313,10 +323,12 @@ static int parse_complete(struct parse *p)
             continue;
         const int64_t master = manifest_find(m, SECTION_MASTER, t->name);
         if (master < 0 || m->tensors[master].dtype != GLM_F32)
-            return parse_fail(p, "tensor '%s' is derived, but there is no F32 master", t->name);
+            return parse_fail(
+                p, "tensor '%s' is derived, but there is no F32 master", t->name);
     }
     if (weights != p->table->count)
-        return parse_fail(p, "section weight holds %" PRId64 " tensors, config.json gives %" PRId64,
+        return parse_fail(p,
+            "section weight holds %" PRId64 " tensors, config.json gives %" PRId64,
             weights, p->table->count);
     for (int s = 0; s < SECTION_COUNT; s++)
         if (present[s] != m->section_present[s])
@@ -325,7 +337,8 @@ static int parse_complete(struct parse *p)
     for (int64_t i = 0; i < m->file_count; i++)
         config |= !m->files[i].header && strcmp(m->files[i].path, "config.json") == 0
             && memcmp(m->files[i].sha256, p->table->config.sha256, DIGEST_SIZE) == 0;
-    return config ? 0 : parse_fail(p, "config.json is not among the files, or is another");
+    return config ? 0
+                  : parse_fail(p, "config.json is not among the files, or is another");
 }
 
 /* Lines that begin with a word, so that arrays have their size before they are filled. */
@@ -383,7 +396,8 @@ static int parse_all(struct parse *p)
 int manifest_parse(struct manifest **out, const struct table *t, const char *path,
     const char *text, size_t size, struct glm_error *err)
 {
-    struct parse p = {.path = path, .at = text, .end = text + size, .table = t, .err = err};
+    struct parse p = {
+        .path = path, .at = text, .end = text + size, .table = t, .err = err};
     *out = NULL;
     if (parse_make_room(&p, text, size) == 0 && parse_all(&p) == 0) {
         digest_of(text, size, p.m->id);
@@ -397,15 +411,16 @@ int manifest_parse(struct manifest **out, const struct table *t, const char *pat
     return err->code;
 }
 
-int manifest_peek(struct manifest_peek *out, const char *path, const char *text, size_t size,
-    struct glm_error *err)
+int manifest_peek(struct manifest_peek *out, const char *path, const char *text,
+    size_t size, struct glm_error *err)
 {
     struct parse p = {.path = path, .at = text, .end = text + size, .err = err};
     memset(out, 0, sizeof *out);
     if (parse_version(&p) != 0 || parse_mtp(&p, &out->without_mtp) != 0)
         return err->code;
     while (parse_next(&p))
-        if (parse_line_is(&p, "file") && p.fields == 5 && parse_field_is(&p.f[1], "config.json")) {
+        if (parse_line_is(&p, "file") && p.fields == 5
+            && parse_field_is(&p.f[1], "config.json")) {
             if (parse_u64(&p, 2, "bytes", &out->config_bytes) == 0
                 && parse_digest(&p, 3, out->config_sha256) == 0)
                 parse_u64(&p, 4, "offset", &out->config_offset);
@@ -423,7 +438,8 @@ void manifest_each_file(const char *text, size_t size,
         struct ckpt_file f = {.header = parse_line_is(&p, "source")};
         bool no_memory = false;
         if (p.fields != 5 || (!f.header && !parse_line_is(&p, "file"))
-            || parse_u64(&p, 2, "bytes", &f.bytes) != 0 || parse_digest(&p, 3, f.sha256) != 0
+            || parse_u64(&p, 2, "bytes", &f.bytes) != 0
+            || parse_digest(&p, 3, f.sha256) != 0
             || parse_u64(&p, 4, "offset", &f.offset) != 0
             || !manifest_unescape(p.f[1].text, p.f[1].length, &f.path, &no_memory)) {
             glm_error_clear(&err);

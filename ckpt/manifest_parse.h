@@ -14,8 +14,8 @@ struct field {
 struct parse {
     const char *path;
     const char *at, *end;
-    int64_t line;          /* of the fields, from 1 */
-    const char *start;     /* of the line */
+    int64_t line;      /* of the fields, from 1 */
+    const char *start; /* of the line */
     size_t start_length;
     struct field f[FIELDS_MOST];
     int fields;

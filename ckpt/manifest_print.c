@@ -38,8 +38,8 @@ static bool text_word(const char *s, size_t n, size_t most, bool upper)
         return false;
     for (size_t i = 0; i < n; i++) {
         const char c = s[i];
-        if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-'
-                || (upper && c >= 'A' && c <= 'Z')))
+        if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_'
+                || c == '-' || (upper && c >= 'A' && c <= 'Z')))
             return false;
     }
     return true;
@@ -122,10 +122,11 @@ static void print_head(FILE *f, const struct manifest *m)
     char hex[DIGEST_HEX];
     const struct topology *const t = placement_topology(m->placement);
     digest_hex(m->table->config.sha256, hex);
-    fprintf(f, "glm-manifest 1\nmodel\t%s\t%s\tmtp\t%s\n", m->table->config.model_type, hex,
-        m->without_mtp ? "no" : "yes");
-    fprintf(f, "topology\ttp\t%d\tpp\t%d\tvpp\t%d\tep\t%d\tetp\t%d\tlayout\t%s\n", t->tp ? t->tp : 1,
-        t->pp ? t->pp : 1, t->vpp ? t->vpp : 1, t->ep ? t->ep : 1, t->etp ? t->etp : 1, t->layout);
+    fprintf(f, "glm-manifest 1\nmodel\t%s\t%s\tmtp\t%s\n", m->table->config.model_type,
+        hex, m->without_mtp ? "no" : "yes");
+    fprintf(f, "topology\ttp\t%d\tpp\t%d\tvpp\t%d\tep\t%d\tetp\t%d\tlayout\t%s\n",
+        t->tp ? t->tp : 1, t->pp ? t->pp : 1, t->vpp ? t->vpp : 1, t->ep ? t->ep : 1,
+        t->etp ? t->etp : 1, t->layout);
     for (int64_t i = 0; i < m->shard_count; i++) {
         digest_hex(m->shards[i].skeleton, hex);
         fprintf(f, "shard\t%" PRId64 "\t%s\t%" PRIu64 "\t%s\n", i, m->shards[i].file,
@@ -144,8 +145,8 @@ static void print_piece(FILE *f, const struct ckpt_tensor *t, const struct ckpt_
     if (p->encoding == ENC_PLAIN)
         fprintf(f, "\tplain\t%" PRIu64 "\t%" PRIu64 "\n", p->offset, p->bytes);
     else
-        fprintf(f, "\tzstd\t%" PRId64 "\t%" PRId64 "\t%" PRIu64 "\n", p->first_chunk, p->chunks,
-            p->bytes);
+        fprintf(f, "\tzstd\t%" PRId64 "\t%" PRId64 "\t%" PRIu64 "\n", p->first_chunk,
+            p->chunks, p->bytes);
 }
 
 static void print_tensor(FILE *f, const struct manifest *m, const struct ckpt_tensor *t)
@@ -179,8 +180,9 @@ static char *print_file_line(const struct ckpt_file *f)
     char hex[DIGEST_HEX], *line = NULL, *const path = manifest_escape(f->path);
     digest_hex(f->sha256, hex);
     if (!path
-        || asprintf(&line, "%s\t%s\t%" PRIu64 "\t%s\t%" PRIu64, f->header ? "source" : "file", path,
-               f->bytes, hex, f->offset) < 0)
+        || asprintf(&line, "%s\t%s\t%" PRIu64 "\t%s\t%" PRIu64,
+               f->header ? "source" : "file", path, f->bytes, hex, f->offset)
+            < 0)
         line = NULL;
     free(path);
     return line;
@@ -209,7 +211,8 @@ static bool print_digest_lines(struct print_lines *l, const struct manifest *m)
         if (!m->section_present[s])
             continue;
         digest_hex(m->section_digest[s], hex);
-        if (asprintf(&line, "section\t%s\t%s", section_name((enum ckpt_section)s), hex) < 0
+        if (asprintf(&line, "section\t%s\t%s", section_name((enum ckpt_section)s), hex)
+                < 0
             || !print_add(l, line))
             return false;
     }
@@ -251,22 +254,30 @@ static int print_allowed(const struct manifest *m, struct glm_error *err)
 {
     for (int64_t i = 0; i < m->file_count; i++)
         if (!manifest_path_ok(m->files[i].path, strlen(m->files[i].path)))
-            return glm_fail(err, GLM_EFORMAT, "side file '%s': a path must stay inside its folder"
-                " (relative, no '..', no ':', no backslash)", m->files[i].path);
+            return glm_fail(err, GLM_EFORMAT,
+                "side file '%s': a path must stay inside its folder"
+                " (relative, no '..', no ':', no backslash)",
+                m->files[i].path);
     for (int64_t i = 0; i < m->prov_count; i++)
         if (!manifest_key_ok(m->prov[i].key, strlen(m->prov[i].key)))
-            return glm_fail(err, GLM_EFORMAT, "provenance key '%s': only lower-case letters, digits,"
-                " '.', '_' and '-'", m->prov[i].key);
+            return glm_fail(err, GLM_EFORMAT,
+                "provenance key '%s': only lower-case letters, digits,"
+                " '.', '_' and '-'",
+                m->prov[i].key);
     for (int64_t i = 0; i < m->tensor_count; i++) {
         const struct ckpt_tensor *const t = &m->tensors[i];
-        if (t->section == SECTION_TRAIN && !manifest_train_name_ok(t->name, strlen(t->name)))
-            return glm_fail(err, GLM_EFORMAT, "tensor '%s' of section train: only letters, digits,"
-                " '.', '_' and '-'", t->name);
+        if (t->section == SECTION_TRAIN
+            && !manifest_train_name_ok(t->name, strlen(t->name)))
+            return glm_fail(err, GLM_EFORMAT,
+                "tensor '%s' of section train: only letters, digits,"
+                " '.', '_' and '-'",
+                t->name);
     }
     return 0;
 }
 
-int manifest_print(const struct manifest *m, char **text, size_t *size, struct glm_error *err)
+int manifest_print(
+    const struct manifest *m, char **text, size_t *size, struct glm_error *err)
 {
     *text = NULL;
     *size = 0;

@@ -21,16 +21,17 @@ static void seal_header(struct digest *d, const struct ckpt_tensor *t, int first
     digest_update(d, dtype, strlen(dtype));
     digest_update(d, "\n", 1);
     for (int i = first_axis; i < t->rank; i++) {
-        const int n = snprintf(line, sizeof line, i == first_axis ? "%" PRId64 : " %" PRId64,
-            t->shape[i]);
+        const int n = snprintf(
+            line, sizeof line, i == first_axis ? "%" PRId64 : " %" PRId64, t->shape[i]);
         digest_update(d, line, (size_t)n);
     }
     digest_update(d, "\n", 1);
 }
 
 /* tiles: the tensor's own rows. */
-static void seal_tensor(struct digest *d, struct digest *member, const struct ckpt_tensor *t,
-    const unsigned char *tiles, unsigned char out[DIGEST_SIZE])
+static void seal_tensor(struct digest *d, struct digest *member,
+    const struct ckpt_tensor *t, const unsigned char *tiles,
+    unsigned char out[DIGEST_SIZE])
 {
     if (!t->stack) {
         seal_header(d, t, 0);
@@ -87,8 +88,8 @@ static bool seal_section(struct digest *d, const struct manifest *m, enum ckpt_s
 }
 
 /* The sections in the order of their lines' bytes. */
-static const enum ckpt_section seal_order[SECTION_COUNT] = {
-    SECTION_MASTER, SECTION_M, SECTION_MOMENTUM, SECTION_V, SECTION_TRAIN, SECTION_WEIGHT};
+static const enum ckpt_section seal_order[SECTION_COUNT] = {SECTION_MASTER, SECTION_M,
+    SECTION_MOMENTUM, SECTION_V, SECTION_TRAIN, SECTION_WEIGHT};
 
 struct seal {
     unsigned char (*tensors)[DIGEST_SIZE];
@@ -115,8 +116,8 @@ static void seal_all(struct seal *out, struct digest *d)
 }
 
 /* Computes everything into *out; out->tensors is malloc'd. */
-static int seal_compute(struct seal *out, const struct manifest *m, const unsigned char *tiles,
-    struct glm_error *err)
+static int seal_compute(struct seal *out, const struct manifest *m,
+    const unsigned char *tiles, struct glm_error *err)
 {
     struct digest *const d = digest_new(), *const member = digest_new();
     const size_t n = (size_t)m->tensor_count;
@@ -129,11 +130,12 @@ static int seal_compute(struct seal *out, const struct manifest *m, const unsign
     }
     for (size_t i = 0; i < n; i++) {
         const struct ckpt_tensor *const t = &m->tensors[i];
-        seal_tensor(d, member, t, tiles + (size_t)t->first_tile * DIGEST_SIZE, out->tensors[i]);
+        seal_tensor(
+            d, member, t, tiles + (size_t)t->first_tile * DIGEST_SIZE, out->tensors[i]);
     }
     for (int s = 0; s < SECTION_COUNT; s++)
         out->present[s] = seal_section(d, m, (enum ckpt_section)s,
-            (const unsigned char (*)[DIGEST_SIZE])out->tensors, list, out->sections[s]);
+            (const unsigned char(*)[DIGEST_SIZE])out->tensors, list, out->sections[s]);
     seal_all(out, d);
 out:
     free(list);
@@ -156,27 +158,33 @@ int manifest_seal(struct manifest *m, const unsigned char *tiles, struct glm_err
     return err->code;
 }
 
-int manifest_check(const struct manifest *m, const unsigned char *tiles, struct glm_error *err)
+int manifest_check(
+    const struct manifest *m, const unsigned char *tiles, struct glm_error *err)
 {
     struct seal s;
     if (seal_compute(&s, m, tiles, err) != 0)
         goto out;
     for (int64_t i = 0; i < m->tensor_count; i++)
         if (memcmp(m->tensors[i].fingerprint, s.tensors[i], DIGEST_SIZE) != 0) {
-            glm_fail(err, GLM_EFORMAT, "tile table: tensor '%s' of section %s: its tile digests do"
-                " not give the fingerprint that the manifest records", m->tensors[i].name,
-                section_name(m->tensors[i].section));
+            glm_fail(err, GLM_EFORMAT,
+                "tile table: tensor '%s' of section %s: its tile digests do"
+                " not give the fingerprint that the manifest records",
+                m->tensors[i].name, section_name(m->tensors[i].section));
             goto out;
         }
     for (int i = 0; i < SECTION_COUNT; i++)
         if (s.present[i] != m->section_present[i]
-            || (s.present[i] && memcmp(m->section_digest[i], s.sections[i], DIGEST_SIZE) != 0)) {
-            glm_fail(err, GLM_EFORMAT, "manifest: the digest of section %s is not that of its"
-                " tensors", section_name((enum ckpt_section)i));
+            || (s.present[i]
+                && memcmp(m->section_digest[i], s.sections[i], DIGEST_SIZE) != 0)) {
+            glm_fail(err, GLM_EFORMAT,
+                "manifest: the digest of section %s is not that of its"
+                " tensors",
+                section_name((enum ckpt_section)i));
             goto out;
         }
     if (memcmp(m->fingerprint, s.all, DIGEST_SIZE) != 0)
-        glm_fail(err, GLM_EFORMAT, "manifest: the fingerprint is not that of its sections");
+        glm_fail(
+            err, GLM_EFORMAT, "manifest: the fingerprint is not that of its sections");
 out:
     free(s.tensors);
     return err->code;

@@ -17,16 +17,19 @@ enum { PARSE_ALIGN = 4096, PARSE_BLOCK_MAX = 4096 };
 static const struct table_entry *parse_scale(
     struct parse *p, enum ckpt_section section, const struct field *name)
 {
-    static const char *const suffixes[] = {".weight_scale_inv", ".weight_scale", ".scale"};
+    static const char *const suffixes[] = {
+        ".weight_scale_inv", ".weight_scale", ".scale"};
     char weight[512];
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
         int64_t member = -1;
         if (name->length >= sizeof weight
-            || !table_scale_of(name->text, name->length, suffixes[i], weight, sizeof weight))
+            || !table_scale_of(
+                name->text, name->length, suffixes[i], weight, sizeof weight))
             continue;
-        const struct table_entry *const e
-            = table_find(p->table, weight, strlen(weight), &member);
-        if (e && member < 0 && (e->quantised || (section != SECTION_WEIGHT && e->rank >= 2)))
+        const struct table_entry *const e =
+            table_find(p->table, weight, strlen(weight), &member);
+        if (e && member < 0
+            && (e->quantised || (section != SECTION_WEIGHT && e->rank >= 2)))
             return e;
     }
     return NULL;
@@ -54,11 +57,14 @@ static int parse_expected_shape(struct parse *p, const struct tensor_line *t)
     const struct table_entry *const e = t->entry;
     bool same = t->rank == e->rank;
     for (int i = 0; same && i < e->rank; i++) {
-        const int64_t block = !t->scale || i < e->rank - 2 ? 1 : t->block[i - (e->rank - 2)];
+        const int64_t block =
+            !t->scale || i < e->rank - 2 ? 1 : t->block[i - (e->rank - 2)];
         same = t->shape[i] == blocks_of(e->shape[i], block);
     }
-    return same ? 0 : parse_fail(p, "tensor '%s': its shape is not the one that config.json gives",
-        t->name);
+    return same
+        ? 0
+        : parse_fail(
+            p, "tensor '%s': its shape is not the one that config.json gives", t->name);
 }
 
 static int parse_tensor_name(struct parse *p, struct tensor_line *t)
@@ -81,22 +87,24 @@ static int parse_tensor_name(struct parse *p, struct tensor_line *t)
         t->entry = parse_scale(p, t->section, name);
         t->scale = t->entry != NULL;
     }
-    return t->entry ? 0 : parse_fail(p, "tensor '%s' is not in the table of this config.json",
-        t->name);
+    return t->entry
+        ? 0
+        : parse_fail(p, "tensor '%s' is not in the table of this config.json", t->name);
 }
 
 /* Whether scales may follow a tensor: E4M3 weights, optimizer state in any code of 8 bits. */
 static bool parse_is_code(const struct ckpt_tensor *t)
 {
-    return t->section == SECTION_WEIGHT ? t->dtype == GLM_F8_E4M3 : glm_dtype_bits(t->dtype) == 8;
+    return t->section == SECTION_WEIGHT ? t->dtype == GLM_F8_E4M3
+                                        : glm_dtype_bits(t->dtype) == 8;
 }
 
 /* Sections in order; in them rows in table order, a scale right after its weight; train by name. */
 static int parse_tensor_order(struct parse *p, const struct tensor_line *t)
 {
     const struct manifest *const m = p->m;
-    const struct ckpt_tensor *const last
-        = m->tensor_count > 0 ? &m->tensors[m->tensor_count - 1] : NULL;
+    const struct ckpt_tensor *const last =
+        m->tensor_count > 0 ? &m->tensors[m->tensor_count - 1] : NULL;
     const bool same_section = last && last->section == t->section;
     bool fine = !last || last->section <= t->section;
     if (same_section && t->section == SECTION_TRAIN)
@@ -116,7 +124,8 @@ static int parse_tensor_extra(struct parse *p, struct ckpt_tensor *t)
         return 0;
     if (parse_field_is(&p->f[7], "derived master")) {
         if (t->section != SECTION_WEIGHT || t->dtype != GLM_BF16)
-            return parse_fail(p, "tensor '%s': only a BF16 weight can be derived", t->name);
+            return parse_fail(
+                p, "tensor '%s': only a BF16 weight can be derived", t->name);
         t->derived = true;
         return 0;
     }
@@ -136,8 +145,8 @@ static int parse_tensor_extra(struct parse *p, struct ckpt_tensor *t)
 static struct ckpt_tensor *parse_tensor_add(struct parse *p, const struct tensor_line *t)
 {
     struct manifest *const m = p->m;
-    struct ckpt_tensor *const out = manifest_add_tensor(m, t->name, t->section, t->dtype, t->shape,
-        t->rank, t->entry && t->entry->stack, t->entry);
+    struct ckpt_tensor *const out = manifest_add_tensor(m, t->name, t->section, t->dtype,
+        t->shape, t->rank, t->entry && t->entry->stack, t->entry);
     if (!out) {
         parse_no_memory(p);
         return NULL;
@@ -157,14 +166,17 @@ static int parse_scale_block(struct parse *p, struct tensor_line *t)
 {
     static const char word[] = "block ";
     struct field *const f = &p->f[7];
-    if (p->fields != 8 || f->length < sizeof word || memcmp(f->text, word, sizeof word - 1) != 0)
-        return parse_fail(p, "tensor '%s': a scale's line must end in its block", t->name);
+    if (p->fields != 8 || f->length < sizeof word
+        || memcmp(f->text, word, sizeof word - 1) != 0)
+        return parse_fail(
+            p, "tensor '%s': a scale's line must end in its block", t->name);
     f->text += sizeof word - 1;
     f->length -= sizeof word - 1;
     if (parse_list(p, 7, "block", t->block, 2) != 2 || t->block[0] < 1 || t->block[1] < 1
         || t->block[0] > PARSE_BLOCK_MAX || t->block[1] > PARSE_BLOCK_MAX
         || (t->block[0] == 1 && t->block[1] == 1))
-        return parse_fail(p, "tensor '%s': its block is not two counts, one above 1", t->name);
+        return parse_fail(
+            p, "tensor '%s': its block is not two counts, one above 1", t->name);
     return 0;
 }
 
@@ -177,14 +189,16 @@ static int parse_tensor_line(struct parse *p, struct tensor_line *t)
     if (!section_find(p->f[1].text, p->f[1].length, &t->section))
         return parse_fail(p, "there is no section '%.*s'",
             (int)(p->f[1].length < 40 ? p->f[1].length : 40), p->f[1].text);
-    if (!glm_dtype_find(p->f[3].text, p->f[3].length, &t->dtype) || glm_dtype_bits(t->dtype) < 8)
+    if (!glm_dtype_find(p->f[3].text, p->f[3].length, &t->dtype)
+        || glm_dtype_bits(t->dtype) < 8)
         return parse_fail(p, "'%.*s' is no element type that a checkpoint holds",
             (int)(p->f[3].length < 40 ? p->f[3].length : 40), p->f[3].text);
     if (parse_tensor_name(p, t) != 0 || parse_tensor_order(p, t) != 0
         || (t->rank = parse_list(p, 4, "shape", t->shape, 4)) < 0)
         return p->err->code;
     if (!checked_count(t->shape, t->rank, &elements) || elements > INT64_MAX / 16)
-        return parse_fail(p, "tensor '%s': its shape counts more elements than can be", t->name);
+        return parse_fail(
+            p, "tensor '%s': its shape counts more elements than can be", t->name);
     if (t->scale && parse_scale_block(p, t) != 0)
         return p->err->code;
     return t->entry ? parse_expected_shape(p, t) : 0;
@@ -200,18 +214,20 @@ int parse_tensor(struct parse *p, bool *more)
         return p->err->code;
     struct ckpt_tensor *const t = parse_tensor_add(p, &line);
     if (!t || parse_digest(p, 5, t->fingerprint) != 0
-        || parse_i64(p, 6, "first tile", &t->first_tile) != 0 || parse_tensor_extra(p, t) != 0)
+        || parse_i64(p, 6, "first tile", &t->first_tile) != 0
+        || parse_tensor_extra(p, t) != 0)
         return p->err->code;
     if (t->first_tile != m->tile_count)
-        return parse_fail(p, "tensor '%s': first tile %" PRId64 ", expected %" PRId64, t->name,
-            t->first_tile, m->tile_count);
+        return parse_fail(p, "tensor '%s': first tile %" PRId64 ", expected %" PRId64,
+            t->name, t->first_tile, m->tile_count);
     if (__builtin_add_overflow(m->tile_count, tile_count(&t->grid), &m->tile_count))
         return parse_fail(p, "more tiles than can be");
     while ((*more = parse_next(p)) && parse_line_is(p, "piece"))
         if (parse_piece(p, t) != 0)
             return p->err->code;
     t->pieces = m->piece_count - t->first_piece;
-    if (p->err->code == GLM_OK && manifest_cover(t, m->pieces + t->first_piece, t->pieces, p->err) != 0)
+    if (p->err->code == GLM_OK
+        && manifest_cover(t, m->pieces + t->first_piece, t->pieces, p->err) != 0)
         return glm_within(p->err, "%s: manifest, line %" PRId64, p->path, p->line);
     return p->err->code;
 }
@@ -226,7 +242,8 @@ static int parse_piece_rect(struct parse *p, const struct ckpt_tensor *t, struct
     const int axes = shard_axes(t, &whole, a, b);
     if (parse_list(p, 2, "piece offset", lo, 3) != axes
         || parse_list(p, 3, "piece shape", n, 3) != axes)
-        return parse_fail(p, "tensor '%s': a piece has other axes than the tensor", t->name);
+        return parse_fail(
+            p, "tensor '%s': a piece has other axes than the tensor", t->name);
     *at = whole;
     for (int i = 0; i < axes; i++) {
         const int axis = RECT_AXES - axes + i;
@@ -241,13 +258,14 @@ static int parse_piece_rect(struct parse *p, const struct ckpt_tensor *t, struct
 }
 
 /* Pieces by offset (experts, rows, columns); in a shard at most one of a tensor; in its cell. */
-static int parse_piece_place(struct parse *p, const struct ckpt_tensor *t,
-    const struct ckpt_piece *piece)
+static int parse_piece_place(
+    struct parse *p, const struct ckpt_tensor *t, const struct ckpt_piece *piece)
 {
     const struct manifest *const m = p->m;
     struct rect tiles;
     if (piece->tensor == p->shard_tensor[piece->shard])
-        return parse_fail(p, "tensor '%s' has two pieces in shard %" PRId64, t->name, piece->shard);
+        return parse_fail(
+            p, "tensor '%s' has two pieces in shard %" PRId64, t->name, piece->shard);
     p->shard_tensor[piece->shard] = piece->tensor;
     if (m->piece_count > t->first_piece) {
         const struct rect *const last = &m->pieces[m->piece_count - 1].at;
@@ -255,23 +273,26 @@ static int parse_piece_place(struct parse *p, const struct ckpt_tensor *t,
         while (i < RECT_AXES - 1 && last->lo[i] == piece->at.lo[i])
             i++;
         if (last->lo[i] >= piece->at.lo[i])
-            return parse_fail(p, "tensor '%s': its pieces are not in the order of their offsets",
-                t->name);
+            return parse_fail(p,
+                "tensor '%s': its pieces are not in the order of their offsets", t->name);
     }
     if (!t->entry)
         return 0;
     const struct cell c = placement_cell(m->placement, m->shards[piece->shard].cell);
     if (!placement_tiles(m->placement, t->entry, &t->grid, t->block, &c, &tiles))
-        return parse_fail(p, "tensor '%s': shard %" PRId64 " is of a cell that owns nothing of it",
+        return parse_fail(p,
+            "tensor '%s': shard %" PRId64 " is of a cell that owns nothing of it",
             t->name, piece->shard);
     const struct rect span = tile_span(&t->grid, &tiles);
     if (!rect_contains(&span, &piece->at))
-        return parse_fail(p, "tensor '%s': a piece in shard %" PRId64 " leaves what its cell owns",
+        return parse_fail(p,
+            "tensor '%s': a piece in shard %" PRId64 " leaves what its cell owns",
             t->name, piece->shard);
     return 0;
 }
 
-static int parse_piece_plain(struct parse *p, const struct ckpt_tensor *t, struct ckpt_piece *piece)
+static int parse_piece_plain(
+    struct parse *p, const struct ckpt_tensor *t, struct ckpt_piece *piece)
 {
     const uint64_t expected = (uint64_t)rect_count(&piece->at) * glm_dtype_size(t->dtype);
     const uint64_t length = p->m->shards[piece->shard].bytes;
@@ -279,18 +300,22 @@ static int parse_piece_plain(struct parse *p, const struct ckpt_tensor *t, struc
         || parse_u64(p, 6, "bytes", &piece->bytes) != 0)
         return p->err->code;
     if (piece->bytes != expected)
-        return parse_fail(p, "tensor '%s': a piece of %" PRIu64 " bytes, expected %" PRIu64, t->name,
+        return parse_fail(p,
+            "tensor '%s': a piece of %" PRIu64 " bytes, expected %" PRIu64, t->name,
             piece->bytes, expected);
     if (piece->offset % PARSE_ALIGN != 0 || piece->offset < p->shard_end[piece->shard]
         || piece->offset > length || piece->bytes > length - piece->offset)
-        return parse_fail(p, "tensor '%s': a piece at offset %" PRIu64 " (%" PRIu64 " bytes) is not"
-            " page aligned, overlaps the one before or leaves shard %" PRId64 " (%" PRIu64 " bytes)",
+        return parse_fail(p,
+            "tensor '%s': a piece at offset %" PRIu64 " (%" PRIu64 " bytes) is not"
+            " page aligned, overlaps the one before or leaves shard %" PRId64 " (%" PRIu64
+            " bytes)",
             t->name, piece->offset, piece->bytes, piece->shard, length);
     p->shard_end[piece->shard] = piece->offset + piece->bytes;
     return 0;
 }
 
-static int parse_piece_zstd(struct parse *p, const struct ckpt_tensor *t, struct ckpt_piece *piece)
+static int parse_piece_zstd(
+    struct parse *p, const struct ckpt_tensor *t, struct ckpt_piece *piece)
 {
     const struct rect cover = tile_cover(&t->grid, &piece->at);
     struct manifest *const m = p->m;
@@ -299,15 +324,17 @@ static int parse_piece_zstd(struct parse *p, const struct ckpt_tensor *t, struct
         || parse_u64(p, 7, "bytes", &piece->bytes) != 0)
         return p->err->code;
     if (piece->chunks != rect_count(&cover))
-        return parse_fail(p, "tensor '%s': a piece of %" PRId64 " chunks, expected %" PRId64,
-            t->name, piece->chunks, rect_count(&cover));
+        return parse_fail(p,
+            "tensor '%s': a piece of %" PRId64 " chunks, expected %" PRId64, t->name,
+            piece->chunks, rect_count(&cover));
     if (piece->first_chunk != m->chunk_count
         || __builtin_add_overflow(m->chunk_count, piece->chunks, &m->chunk_count))
-        return parse_fail(p, "tensor '%s': first chunk %" PRId64 ", expected %" PRId64, t->name,
-            piece->first_chunk, m->chunk_count);
+        return parse_fail(p, "tensor '%s': first chunk %" PRId64 ", expected %" PRId64,
+            t->name, piece->first_chunk, m->chunk_count);
     if (piece->bytes > m->shards[piece->shard].bytes)
-        return parse_fail(p, "tensor '%s': a piece of %" PRIu64 " bytes in a shard of %" PRIu64,
-            t->name, piece->bytes, m->shards[piece->shard].bytes);
+        return parse_fail(p,
+            "tensor '%s': a piece of %" PRIu64 " bytes in a shard of %" PRIu64, t->name,
+            piece->bytes, m->shards[piece->shard].bytes);
     return 0;
 }
 
@@ -317,8 +344,8 @@ static int parse_piece(struct parse *p, const struct ckpt_tensor *t)
     struct ckpt_piece *const piece = &m->pieces[m->piece_count];
     const bool plain = p->fields == 7 && parse_field_is(&p->f[4], "plain");
     if (!plain && !(p->fields == 8 && parse_field_is(&p->f[4], "zstd")))
-        return parse_fail(p, "tensor '%s': a piece is 'plain' with 7 fields or 'zstd' with 8",
-            t->name);
+        return parse_fail(
+            p, "tensor '%s': a piece is 'plain' with 7 fields or 'zstd' with 8", t->name);
     memset(piece, 0, sizeof *piece);
     piece->tensor = m->tensor_count - 1;
     piece->encoding = plain ? ENC_PLAIN : ENC_ZSTD;

@@ -22,8 +22,8 @@ struct manifest_peek {
     uint64_t config_offset, config_bytes; /* of config.json in index.h5 */
     unsigned char config_sha256[32];
 };
-int manifest_peek(struct manifest_peek *out, const char *path, const char *text, size_t size,
-    struct glm_error *err);
+int manifest_peek(struct manifest_peek *out, const char *path, const char *text,
+    size_t size, struct glm_error *err);
 
 /* Calls fn for each line `file` or `source` that can be read (others are passed over), until it
  * returns non-zero. Needs no table: for saying which part of a damaged index.h5 is damaged. */
@@ -33,7 +33,7 @@ void manifest_each_file(const char *text, size_t size,
 /* Geometry: whether n pieces of a tensor are each whole tiles and cover it exactly once. The cuts
  * along rows and columns run through all experts, so sorted by rows, columns, experts the pieces
  * form a chain; that makes this a sort and one pass. */
-int manifest_cover(const struct ckpt_tensor *t, const struct ckpt_piece *pieces, int64_t n,
-    struct glm_error *err);
+int manifest_cover(const struct ckpt_tensor *t, const struct ckpt_piece *pieces,
+    int64_t n, struct glm_error *err);
 
 #endif

@@ -24,14 +24,14 @@ enum { GATHER = 64 * 1024 };
 struct reader {
     struct index *index;
     char *dir;
-    struct dio *files;      /* [shard_count], opened at first use */
+    struct dio *files; /* [shard_count], opened at first use */
     pthread_mutex_t lock;
 };
 
 struct reader_scratch {
     struct packer *packer;
-    struct dio_buffer raw;    /* a dio buffer */
-    struct dio_buffer tile;   /* one decoded chunk */
+    struct dio_buffer raw;  /* a dio buffer */
+    struct dio_buffer tile; /* one decoded chunk */
 };
 
 /* ---- open ------------------------------------------------------------------------------------- */
@@ -45,14 +45,16 @@ static int check_shards(const struct reader *r, struct glm_error *err)
         struct stat st;
         snprintf(path, sizeof path, "%s/%s", r->dir, m->shards[i].file);
         if (lstat(path, &st) != 0)
-            return glm_fail(err, GLM_EFORMAT, "%s: incomplete: shard %s is missing (%s)", r->dir,
-                m->shards[i].file, strerror(errno));
+            return glm_fail(err, GLM_EFORMAT, "%s: incomplete: shard %s is missing (%s)",
+                r->dir, m->shards[i].file, strerror(errno));
         if (!S_ISREG(st.st_mode))
             return glm_fail(err, GLM_EFORMAT, "%s: not a regular file", path);
         if ((uint64_t)st.st_size != m->shards[i].bytes)
             return glm_fail(err, GLM_EFORMAT,
-                "%s: has %lld bytes, the manifest says %" PRIu64 "; the file was cut, grown or "
-                "not copied whole", path, (long long)st.st_size, m->shards[i].bytes);
+                "%s: has %lld bytes, the manifest says %" PRIu64
+                "; the file was cut, grown or "
+                "not copied whole",
+                path, (long long)st.st_size, m->shards[i].bytes);
     }
     return GLM_OK;
 }
@@ -101,8 +103,14 @@ void reader_close(struct reader *r)
     free(r);
 }
 
-const struct index *reader_index(const struct reader *r) { return r->index; }
-const struct manifest *reader_manifest(const struct reader *r) { return r->index->manifest; }
+const struct index *reader_index(const struct reader *r)
+{
+    return r->index;
+}
+const struct manifest *reader_manifest(const struct reader *r)
+{
+    return r->index->manifest;
+}
 
 struct reader_scratch *reader_scratch_new(void)
 {
@@ -133,7 +141,8 @@ static int shard_file(
     pthread_mutex_lock(&r->lock);
     if (f->path == NULL) {
         char path[4096];
-        snprintf(path, sizeof path, "%s/%s", r->dir, r->index->manifest->shards[shard].file);
+        snprintf(
+            path, sizeof path, "%s/%s", r->dir, r->index->manifest->shards[shard].file);
         dio_open_read(f, path, err);
     }
     pthread_mutex_unlock(&r->lock);
@@ -166,8 +175,8 @@ static void hash_rows(struct digest *d, const unsigned char *p, int64_t rows, si
     }
 }
 
-void reader_hash_tiles(const struct tile_grid *g, const struct rect *elements, size_t element_size,
-    const void *data, unsigned char *digests)
+void reader_hash_tiles(const struct tile_grid *g, const struct rect *elements,
+    size_t element_size, const void *data, unsigned char *digests)
 {
     const struct rect tiles = tile_cover(g, elements);
     const size_t pitch = (size_t)rect_len(elements, 2) * element_size;
@@ -178,11 +187,11 @@ void reader_hash_tiles(const struct tile_grid *g, const struct rect *elements, s
         for (int64_t gr = tiles.lo[1]; gr < tiles.hi[1]; gr++)
             for (int64_t gc = tiles.lo[2]; gc < tiles.hi[2]; gc++) {
                 const struct rect t = tile_rect(g, tile_index(g, e, gr, gc));
-                const unsigned char *p = (const unsigned char *)data +
-                    region_at(elements, e, t.lo[1], t.lo[2], element_size);
+                const unsigned char *p = (const unsigned char *)data
+                    + region_at(elements, e, t.lo[1], t.lo[2], element_size);
                 digest_begin(d);
-                hash_rows(d, p, rect_len(&t, 1), (size_t)rect_len(&t, 2) * element_size, pitch,
-                    gather);
+                hash_rows(d, p, rect_len(&t, 1), (size_t)rect_len(&t, 2) * element_size,
+                    pitch, gather);
                 digest_end(d, digests);
                 digests += DIGEST_SIZE;
             }
@@ -212,8 +221,9 @@ static int tile_differs(const struct reader *r, int64_t tensor, const struct rec
     if (t->stack && t->entry != NULL && t->block[0] * t->block[1] == 1)
         table_member_name(t->entry, tile->lo[0], name, sizeof name);
     return glm_fail(err, GLM_EFORMAT,
-        "%s/%s: tensor '%s' (%s), tile %" PRId64 " (rows %" PRId64 "-%" PRId64 ", columns %" PRId64
-        "-%" PRId64 "): the bytes do not have the recorded SHA-256; run glm-verify integrity",
+        "%s/%s: tensor '%s' (%s), tile %" PRId64 " (rows %" PRId64 "-%" PRId64
+        ", columns %" PRId64 "-%" PRId64
+        "): the bytes do not have the recorded SHA-256; run glm-verify integrity",
         r->dir, p < 0 ? "index.h5" : m->shards[m->pieces[p].shard].file, name,
         section_name(t->section), number, tile->lo[1], tile->hi[1] - 1, tile->lo[2],
         tile->hi[2] - 1);
@@ -250,9 +260,9 @@ static uint64_t plain_offset(
 }
 
 /* Part of a plain piece into a buffer over rect. */
-static int read_plain(const struct dio *f, const struct ckpt_piece *p, const struct rect *part,
-    const struct rect *rect, size_t element, unsigned char *out, struct reader_scratch *s,
-    struct glm_error *err)
+static int read_plain(const struct dio *f, const struct ckpt_piece *p,
+    const struct rect *part, const struct rect *rect, size_t element, unsigned char *out,
+    struct reader_scratch *s, struct glm_error *err)
 {
     struct rect rows = *part;
 
@@ -263,8 +273,8 @@ static int read_plain(const struct dio *f, const struct ckpt_piece *p, const str
         if (region_contiguous(&p->at, &rows)) {
             const size_t size = (size_t)rect_count(&rows) * element;
             unsigned char *data;
-            if (dio_reserve(&s->raw, size + 2 * DIO_ALIGN, err) != GLM_OK ||
-                dio_read(f, at, size, s->raw.data, &data, err) != GLM_OK)
+            if (dio_reserve(&s->raw, size + 2 * DIO_ALIGN, err) != GLM_OK
+                || dio_read(f, at, size, s->raw.data, &data, err) != GLM_OK)
                 return (int)err->code;
             region_copy(out, rect, data, &rows, &rows, element);
             continue;
@@ -272,7 +282,8 @@ static int read_plain(const struct dio *f, const struct ckpt_piece *p, const str
         const size_t row = (size_t)rect_len(part, 2) * element;
         for (int64_t r = part->lo[1]; r < part->hi[1]; r++)
             if (dio_pread(f, plain_offset(p, e, r, part->lo[2], element), row,
-                    out + region_at(rect, e, r, part->lo[2], element), err) != GLM_OK)
+                    out + region_at(rect, e, r, part->lo[2], element), err)
+                != GLM_OK)
                 return (int)err->code;
     }
     return GLM_OK;
@@ -286,12 +297,13 @@ static struct rect tiles_of_piece(const struct manifest *m, const struct ckpt_pi
 /* Number of a tile (its coordinates) inside a piece, row-major. */
 static int64_t tile_in_piece(const struct rect *tiles, int64_t e, int64_t gr, int64_t gc)
 {
-    return ((e - tiles->lo[0]) * rect_len(tiles, 1) + gr - tiles->lo[1]) * rect_len(tiles, 2) +
-        gc - tiles->lo[2];
+    return ((e - tiles->lo[0]) * rect_len(tiles, 1) + gr - tiles->lo[1])
+        * rect_len(tiles, 2)
+        + gc - tiles->lo[2];
 }
 
-int reader_frame(struct reader *r, int64_t piece, int64_t number, void *buf, size_t capacity,
-    size_t *size, uint32_t *mask, struct glm_error *err)
+int reader_frame(struct reader *r, int64_t piece, int64_t number, void *buf,
+    size_t capacity, size_t *size, uint32_t *mask, struct glm_error *err)
 {
     const struct manifest *m = r->index->manifest;
     const struct ckpt_piece *p = &m->pieces[piece];
@@ -301,17 +313,18 @@ int reader_frame(struct reader *r, int64_t piece, int64_t number, void *buf, siz
 
     if (c->bytes > capacity)
         return glm_fail(err, GLM_EFORMAT,
-            "%s/%s: chunk %" PRId64 " of '%s' has %" PRIu32 " bytes, at most %zu are possible",
-            r->dir, m->shards[p->shard].file, number, m->tensors[p->tensor].name, c->bytes,
-            capacity);
-    if (shard_file(r, p->shard, &f, err) != GLM_OK ||
-        dio_pread(f, c->offset, c->bytes, buf, err) != GLM_OK)
+            "%s/%s: chunk %" PRId64 " of '%s' has %" PRIu32
+            " bytes, at most %zu are possible",
+            r->dir, m->shards[p->shard].file, number, m->tensors[p->tensor].name,
+            c->bytes, capacity);
+    if (shard_file(r, p->shard, &f, err) != GLM_OK
+        || dio_pread(f, c->offset, c->bytes, buf, err) != GLM_OK)
         return (int)err->code;
     digest_of(buf, c->bytes, got);
     if (memcmp(got, c->sha256, DIGEST_SIZE) != 0)
         return glm_fail(err, GLM_EFORMAT,
-            "%s: tensor '%s', stored chunk %" PRId64 " at offset %" PRIu64
-            " (%" PRIu32 " bytes) does not have the recorded SHA-256",
+            "%s: tensor '%s', stored chunk %" PRId64 " at offset %" PRIu64 " (%" PRIu32
+            " bytes) does not have the recorded SHA-256",
             f->path, m->tensors[p->tensor].name, number, c->offset, c->bytes);
     *size = c->bytes;
     *mask = c->mask;
@@ -319,8 +332,9 @@ int reader_frame(struct reader *r, int64_t piece, int64_t number, void *buf, siz
 }
 
 /* Decodes one tile of a packed piece into s->tile; *over is what the buffer holds (chunk shape). */
-static int read_chunk(struct reader *r, int64_t piece, const struct rect *tile, int64_t number,
-    struct rect *over, size_t element, struct reader_scratch *s, struct glm_error *err)
+static int read_chunk(struct reader *r, int64_t piece, const struct rect *tile,
+    int64_t number, struct rect *over, size_t element, struct reader_scratch *s,
+    struct glm_error *err)
 {
     const struct manifest *m = r->index->manifest;
     const struct ckpt_piece *p = &m->pieces[piece];
@@ -334,11 +348,14 @@ static int read_chunk(struct reader *r, int64_t piece, const struct rect *tile, 
         over->hi[a] = over->lo[a] + dims[a];
     const size_t raw = (size_t)rect_count(over) * element;
     const size_t room = packer_bound(raw) + 2 * DIO_ALIGN;
-    if (dio_reserve(&s->raw, room, err) != GLM_OK ||
-        dio_reserve(&s->tile, raw, err) != GLM_OK ||
-        reader_frame(r, piece, number, s->raw.data, room, &stored, &mask, err) != GLM_OK)
+    if (dio_reserve(&s->raw, room, err) != GLM_OK
+        || dio_reserve(&s->tile, raw, err) != GLM_OK
+        || reader_frame(r, piece, number, s->raw.data, room, &stored, &mask, err)
+            != GLM_OK)
         return (int)err->code;
-    if (packer_unpack(s->packer, s->raw.data, stored, mask, s->tile.data, raw, element, err) != GLM_OK)
+    if (packer_unpack(
+            s->packer, s->raw.data, stored, mask, s->tile.data, raw, element, err)
+        != GLM_OK)
         return glm_within(err, "%s/%s: tensor '%s', chunk %" PRId64, r->dir,
             m->shards[p->shard].file, m->tensors[p->tensor].name, number);
     return GLM_OK;
@@ -360,8 +377,9 @@ static int read_packed(struct reader *r, int64_t piece, const struct rect *part,
                 const struct rect tile = tile_rect(g, tile_index(g, e, gr, gc));
                 if (!rect_intersect(&tile, part, &common))
                     continue;
-                if (read_chunk(r, piece, &tile, tile_in_piece(&all, e, gr, gc), &over, element, s,
-                        err) != GLM_OK)
+                if (read_chunk(r, piece, &tile, tile_in_piece(&all, e, gr, gc), &over,
+                        element, s, err)
+                    != GLM_OK)
                     return (int)err->code;
                 region_copy(out, rect, s->tile.data, &over, &common, element);
             }
@@ -369,9 +387,9 @@ static int read_packed(struct reader *r, int64_t piece, const struct rect *part,
 }
 
 /* The rectangle as stored, unverified. */
-static int read_stored(struct reader *r, int64_t tensor, const struct rect *rect, size_t element,
-    void *out, size_t capacity, unsigned char **at, struct reader_scratch *s,
-    struct glm_error *err)
+static int read_stored(struct reader *r, int64_t tensor, const struct rect *rect,
+    size_t element, void *out, size_t capacity, unsigned char **at,
+    struct reader_scratch *s, struct glm_error *err)
 {
     const struct manifest *m = r->index->manifest;
     const struct ckpt_tensor *t = &m->tensors[tensor];
@@ -391,10 +409,11 @@ static int read_stored(struct reader *r, int64_t tensor, const struct rect *rect
         }
         if (shard_file(r, p->shard, &f, err) != GLM_OK)
             return (int)err->code;
-        if (rect_equal(&part, rect) && region_contiguous(&p->at, rect) &&
-            capacity >= size + 2 * DIO_ALIGN && (uintptr_t)out % DIO_ALIGN == 0)
-            return dio_read(f, plain_offset(p, rect->lo[0], rect->lo[1], rect->lo[2], element),
-                size, out, at, err);
+        if (rect_equal(&part, rect) && region_contiguous(&p->at, rect)
+            && capacity >= size + 2 * DIO_ALIGN && (uintptr_t)out % DIO_ALIGN == 0)
+            return dio_read(f,
+                plain_offset(p, rect->lo[0], rect->lo[1], rect->lo[2], element), size,
+                out, at, err);
         if (read_plain(f, p, &part, rect, element, out, s, err) != GLM_OK)
             return (int)err->code;
     }
@@ -402,8 +421,8 @@ static int read_stored(struct reader *r, int64_t tensor, const struct rect *rect
 }
 
 /* A derived weight: its master, read verified, rounded to nearest even. */
-static int read_derived(struct reader *r, int64_t tensor, const struct rect *rect, bool verify,
-    uint16_t *out, struct reader_scratch *s, struct glm_error *err)
+static int read_derived(struct reader *r, int64_t tensor, const struct rect *rect,
+    bool verify, uint16_t *out, struct reader_scratch *s, struct glm_error *err)
 {
     const struct manifest *m = r->index->manifest;
     const int64_t master = manifest_find(m, SECTION_MASTER, m->tensors[tensor].name);
@@ -442,7 +461,8 @@ int reader_read(struct reader *r, int64_t tensor, const struct rect *at_rect, bo
     if (t->derived) {
         if (read_derived(r, tensor, at_rect, verify, out, s, err) != GLM_OK)
             return (int)err->code;
-    } else if (read_stored(r, tensor, at_rect, element, out, capacity, at, s, err) != GLM_OK) {
+    } else if (read_stored(r, tensor, at_rect, element, out, capacity, at, s, err)
+        != GLM_OK) {
         return (int)err->code;
     }
     if (!verify)

@@ -28,11 +28,11 @@ int reader_read(struct reader *r, int64_t tensor, const struct rect *at_rect, bo
     struct reader_scratch *s, struct glm_error *err);
 
 /* Stored frame of one tile of a zstd piece, its SHA-256 checked. buf: capacity >= frame bytes. */
-int reader_frame(struct reader *r, int64_t piece, int64_t tile_in_piece, void *buf, size_t capacity,
-    size_t *size, uint32_t *mask, struct glm_error *err);
+int reader_frame(struct reader *r, int64_t piece, int64_t tile_in_piece, void *buf,
+    size_t capacity, size_t *size, uint32_t *mask, struct glm_error *err);
 
 /* Hashes the tiles of a buffer that holds a tile-aligned rectangle (pitch = its width). */
-void reader_hash_tiles(const struct tile_grid *g, const struct rect *elements, size_t element_size,
-    const void *data, unsigned char *digests);
+void reader_hash_tiles(const struct tile_grid *g, const struct rect *elements,
+    size_t element_size, const void *data, unsigned char *digests);
 
 #endif

@@ -24,6 +24,9 @@ bool rect_equal(const struct rect *a, const struct rect *b);
 bool rect_contains(const struct rect *outer, const struct rect *inner);
 /* The common part; false and an empty *out if there is none. */
 bool rect_intersect(const struct rect *a, const struct rect *b, struct rect *out);
-static inline int64_t rect_len(const struct rect *r, int axis) { return r->hi[axis] - r->lo[axis]; }
+static inline int64_t rect_len(const struct rect *r, int axis)
+{
+    return r->hi[axis] - r->lo[axis];
+}
 
 #endif

@@ -17,14 +17,15 @@ void region_copy(void *dst, const struct rect *dst_over, const void *src,
 {
     unsigned char *to = dst;
     const unsigned char *from = src;
-    const bool whole_rows = rect_len(part, 2) == rect_len(dst_over, 2) &&
-        rect_len(part, 2) == rect_len(src_over, 2);
+    const bool whole_rows = rect_len(part, 2) == rect_len(dst_over, 2)
+        && rect_len(part, 2) == rect_len(src_over, 2);
     const int64_t rows = rect_len(part, 1);
     const size_t row = (size_t)rect_len(part, 2) * element;
 
     for (int64_t e = part->lo[0]; e < part->hi[0]; e++) {
         unsigned char *d = to + region_at(dst_over, e, part->lo[1], part->lo[2], element);
-        const unsigned char *s = from + region_at(src_over, e, part->lo[1], part->lo[2], element);
+        const unsigned char *s =
+            from + region_at(src_over, e, part->lo[1], part->lo[2], element);
         if (whole_rows) {
             memcpy(d, s, row * (size_t)rows);
             continue;

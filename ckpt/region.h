@@ -15,8 +15,10 @@
 static inline size_t region_at(
     const struct rect *over, int64_t e, int64_t r, int64_t c, size_t element)
 {
-    return (size_t)(((e - over->lo[0]) * rect_len(over, 1) + (r - over->lo[1])) *
-                        rect_len(over, 2) + (c - over->lo[2])) * element;
+    return (size_t)(((e - over->lo[0]) * rect_len(over, 1) + (r - over->lo[1]))
+                   * rect_len(over, 2)
+               + (c - over->lo[2]))
+        * element;
 }
 
 /* Whether `part` is one run of bytes in a buffer over `over`. */

@@ -27,7 +27,8 @@ enum { SHARD_ALIGN = 4096, SHARD_BLOCK = 1 << 20 };
 
 /* ---- geometry ------------------------------------------------------------------------------- */
 
-int shard_axes(const struct ckpt_tensor *t, const struct rect *at, int64_t lo[3], int64_t n[3])
+int shard_axes(
+    const struct ckpt_tensor *t, const struct rect *at, int64_t lo[3], int64_t n[3])
 {
     const int axes = t->stack ? 3 : t->rank <= 1 ? 1 : 2;
     for (int i = 0; i < axes; i++) {
@@ -37,14 +38,16 @@ int shard_axes(const struct ckpt_tensor *t, const struct rect *at, int64_t lo[3]
     return axes;
 }
 
-void shard_chunk_dims(const struct manifest *m, const struct ckpt_piece *p, int64_t dims[3])
+void shard_chunk_dims(
+    const struct manifest *m, const struct ckpt_piece *p, int64_t dims[3])
 {
     const struct tile_grid *const g = &m->tensors[p->tensor].grid;
     for (int i = 0; i < RECT_AXES; i++)
         dims[i] = rect_len(&p->at, i) < g->tile[i] ? rect_len(&p->at, i) : g->tile[i];
 }
 
-int64_t shard_piece_tiles(const struct manifest *m, const struct ckpt_piece *p, struct rect *tiles)
+int64_t shard_piece_tiles(
+    const struct manifest *m, const struct ckpt_piece *p, struct rect *tiles)
 {
     const struct rect cover = tile_cover(&m->tensors[p->tensor].grid, &p->at);
     if (tiles)
@@ -52,13 +55,13 @@ int64_t shard_piece_tiles(const struct manifest *m, const struct ckpt_piece *p, 
     return rect_count(&cover);
 }
 
-int shard_dataset_name(const struct ckpt_tensor *t, char name[SHARD_NAME],
-    struct glm_error *err)
+int shard_dataset_name(
+    const struct ckpt_tensor *t, char name[SHARD_NAME], struct glm_error *err)
 {
     const int n = snprintf(name, SHARD_NAME, "/%s/%s", section_name(t->section), t->name);
     if (n < 0 || n >= SHARD_NAME)
-        return glm_fail(err, GLM_EFORMAT, "tensor '%.80s…': its name is longer than %d bytes",
-            t->name, SHARD_NAME - 1);
+        return glm_fail(err, GLM_EFORMAT,
+            "tensor '%.80s…': its name is longer than %d bytes", t->name, SHARD_NAME - 1);
     return 0;
 }
 
@@ -88,8 +91,8 @@ static hid_t shard_creation(const struct manifest *m, const struct ckpt_piece *p
     return list;
 }
 
-static int shard_attributes(hid_t set, const struct ckpt_tensor *t, const struct ckpt_piece *p,
-    struct glm_error *err)
+static int shard_attributes(hid_t set, const struct ckpt_tensor *t,
+    const struct ckpt_piece *p, struct glm_error *err)
 {
     int64_t lo[3], n[3];
     const int axes = shard_axes(t, &p->at, lo, n);
@@ -136,8 +139,8 @@ out:
 }
 
 /* A new file with every dataset of the shard, in manifest order. Negative: err says why. */
-hid_t shard_new_file(const struct manifest *m, int64_t no, const char *path,
-    struct glm_error *err)
+hid_t shard_new_file(
+    const struct manifest *m, int64_t no, const char *path, struct glm_error *err)
 {
     hid_t file = -1, create = h5_creation_list(0), access = h5_access_list();
     if (unlink(path) != 0 && errno != ENOENT) {
@@ -151,7 +154,8 @@ hid_t shard_new_file(const struct manifest *m, int64_t no, const char *path,
         goto out;
     }
     for (int64_t i = 0; i < m->piece_count; i++)
-        if (m->pieces[i].shard == no && shard_dataset(file, m, &m->pieces[i], NULL, err) != 0)
+        if (m->pieces[i].shard == no
+            && shard_dataset(file, m, &m->pieces[i], NULL, err) != 0)
             break;
     if (err->code != GLM_OK) {
         h5_close_file(file);
@@ -176,8 +180,8 @@ int shard_length(const char *path, uint64_t *bytes, struct glm_error *err)
 /* ---- plain ---------------------------------------------------------------------------------- */
 
 /* Writing one element allocates the dataset's storage; the rest stays a hole. */
-static int shard_allocate(hid_t file, const struct manifest *m, struct ckpt_piece *p,
-    struct glm_error *err)
+static int shard_allocate(
+    hid_t file, const struct manifest *m, struct ckpt_piece *p, struct glm_error *err)
 {
     const struct ckpt_tensor *const t = &m->tensors[p->tensor];
     const hsize_t first[3] = {0}, one[3] = {1, 1, 1};
@@ -200,10 +204,12 @@ static int shard_allocate(hid_t file, const struct manifest *m, struct ckpt_piec
     const hsize_t size = H5Dget_storage_size(set);
     if (at == HADDR_UNDEF || at % SHARD_ALIGN != 0
         || size != (hsize_t)rect_count(&p->at) * glm_dtype_size(t->dtype)) {
-        glm_fail(err, GLM_EIO, "dataset '%s': HDF5 gave it offset %llu and %llu bytes, expected a"
-            " multiple of %d and %llu bytes", name, (unsigned long long)at,
-            (unsigned long long)size, SHARD_ALIGN,
-            (unsigned long long)((uint64_t)rect_count(&p->at) * glm_dtype_size(t->dtype)));
+        glm_fail(err, GLM_EIO,
+            "dataset '%s': HDF5 gave it offset %llu and %llu bytes, expected a"
+            " multiple of %d and %llu bytes",
+            name, (unsigned long long)at, (unsigned long long)size, SHARD_ALIGN,
+            (unsigned long long)((uint64_t)rect_count(&p->at)
+                * glm_dtype_size(t->dtype)));
         goto out;
     }
     p->offset = at;
@@ -217,8 +223,8 @@ out:
 }
 
 /* Gives every plain piece of the shard its room, in manifest order. The file is closed. */
-int shard_allocate_all(struct manifest *m, int64_t no, const char *path,
-    struct glm_error *err)
+int shard_allocate_all(
+    struct manifest *m, int64_t no, const char *path, struct glm_error *err)
 {
     const hid_t access = h5_access_list();
     hid_t file = -1;
@@ -237,8 +243,8 @@ int shard_allocate_all(struct manifest *m, int64_t no, const char *path,
     return H5Fclose(file) < 0 ? h5_fail(err, "%s: close", path) : 0;
 }
 
-static int shard_plain_locked(struct manifest *m, int64_t no, const char *path,
-    struct glm_error *err)
+static int shard_plain_locked(
+    struct manifest *m, int64_t no, const char *path, struct glm_error *err)
 {
     const hid_t file = shard_new_file(m, no, path, err);
     if (file < 0)
@@ -250,7 +256,8 @@ static int shard_plain_locked(struct manifest *m, int64_t no, const char *path,
     return shard_length(path, &m->shards[no].bytes, err);
 }
 
-int shard_create_plain(struct manifest *m, int64_t no, const char *path, struct glm_error *err)
+int shard_create_plain(
+    struct manifest *m, int64_t no, const char *path, struct glm_error *err)
 {
     h5_lock();
     shard_plain_locked(m, no, path, err);
@@ -277,10 +284,11 @@ static int shard_hash_to(struct shard_hash *h, uint64_t end, struct glm_error *e
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return glm_fail_errno(err, "%s: read at %llu", h->path, (unsigned long long)h->at);
+            return glm_fail_errno(
+                err, "%s: read at %llu", h->path, (unsigned long long)h->at);
         if (got == 0)
-            return glm_fail(err, GLM_EFORMAT, "%s: ends at byte %llu, expected %llu more", h->path,
-                (unsigned long long)h->at, (unsigned long long)left);
+            return glm_fail(err, GLM_EFORMAT, "%s: ends at byte %llu, expected %llu more",
+                h->path, (unsigned long long)h->at, (unsigned long long)left);
         digest_update(h->digest, h->block, (size_t)got);
         h->at += (uint64_t)got;
     }
@@ -288,14 +296,16 @@ static int shard_hash_to(struct shard_hash *h, uint64_t end, struct glm_error *e
 }
 
 /* Hashes up to an extent and steps over it. Extents come in file order. */
-static int shard_hash_skip(struct shard_hash *h, uint64_t offset, uint64_t bytes, uint64_t length,
-    struct glm_error *err)
+static int shard_hash_skip(struct shard_hash *h, uint64_t offset, uint64_t bytes,
+    uint64_t length, struct glm_error *err)
 {
     uint64_t end;
     if (offset < h->at || !checked_add_u64(offset, bytes, &end) || end > length)
-        return glm_fail(err, GLM_EFORMAT, "%s: data at offset %llu (%llu bytes) overlaps what lies"
-            " before it or passes the file's end at %llu", h->path, (unsigned long long)offset,
-            (unsigned long long)bytes, (unsigned long long)length);
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: data at offset %llu (%llu bytes) overlaps what lies"
+            " before it or passes the file's end at %llu",
+            h->path, (unsigned long long)offset, (unsigned long long)bytes,
+            (unsigned long long)length);
     if (shard_hash_to(h, offset, err) != 0)
         return err->code;
     h->at = end;
@@ -306,15 +316,17 @@ static int shard_hash_all(struct shard_hash *h, const struct manifest *m,
     const struct ckpt_chunk *chunks, int64_t no, struct glm_error *err)
 {
     const uint64_t length = m->shards[no].bytes;
-    for (int64_t i = 0; i < m->piece_count; i++) { /* plain pieces come first in the file */
+    for (int64_t i = 0; i < m->piece_count;
+         i++) { /* plain pieces come first in the file */
         const struct ckpt_piece *const p = &m->pieces[i];
-        if (p->shard == no && p->encoding == ENC_PLAIN &&
-            shard_hash_skip(h, p->offset, p->bytes, length, err) != 0)
+        if (p->shard == no && p->encoding == ENC_PLAIN
+            && shard_hash_skip(h, p->offset, p->bytes, length, err) != 0)
             return err->code;
     }
     for (int64_t i = 0; i < m->piece_count; i++) {
         const struct ckpt_piece *const p = &m->pieces[i];
-        for (int64_t c = 0; p->shard == no && p->encoding == ENC_ZSTD && c < p->chunks; c++) {
+        for (int64_t c = 0; p->shard == no && p->encoding == ENC_ZSTD && c < p->chunks;
+             c++) {
             const struct ckpt_chunk *const k = &chunks[p->first_chunk + c];
             if (shard_hash_skip(h, k->offset, k->bytes, length, err) != 0)
                 return err->code;

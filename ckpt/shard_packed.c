@@ -19,8 +19,8 @@ struct packed_shard {
     int64_t piece, tile; /* next expected; piece == piece_count: all written */
     struct rect tiles;   /* of the piece */
     int64_t tile_total;
-    uint64_t end;        /* of the file after the chunk before */
-    uint64_t *offsets;   /* per chunk of the shard, in order */
+    uint64_t end;      /* of the file after the chunk before */
+    uint64_t *offsets; /* per chunk of the shard, in order */
     int64_t offset_count, offset_room;
     uint64_t piece_bytes;
     char *path;
@@ -139,8 +139,8 @@ static int shard_open_piece(struct packed_shard *s, struct glm_error *err)
 }
 
 /* The library's own word on where a chunk lies. */
-static int shard_ask(struct packed_shard *s, int64_t tile, size_t expected, uint64_t *offset,
-    struct glm_error *err)
+static int shard_ask(struct packed_shard *s, int64_t tile, size_t expected,
+    uint64_t *offset, struct glm_error *err)
 {
     const char *const name = s->m->tensors[s->m->pieces[s->piece].tensor].name;
     hsize_t start[3] = {0}, size = 0;
@@ -151,13 +151,16 @@ static int shard_ask(struct packed_shard *s, int64_t tile, size_t expected, uint
         return h5_fail(err, "%s: tensor '%s': where chunk %lld lies", s->path, name,
             (long long)tile);
     if (at == HADDR_UNDEF || size != expected)
-        return glm_fail(err, GLM_EIO, "%s: tensor '%s', chunk %lld: HDF5 stored %llu bytes, expected"
-            " %zu", s->path, name, (long long)tile, (unsigned long long)size, expected);
+        return glm_fail(err, GLM_EIO,
+            "%s: tensor '%s', chunk %lld: HDF5 stored %llu bytes, expected"
+            " %zu",
+            s->path, name, (long long)tile, (unsigned long long)size, expected);
     *offset = at;
     return 0;
 }
 
-static int shard_finish_piece(struct packed_shard *s, size_t last_size, struct glm_error *err)
+static int shard_finish_piece(
+    struct packed_shard *s, size_t last_size, struct glm_error *err)
 {
     struct ckpt_piece *const p = &s->m->pieces[s->piece];
     const char *const name = s->m->tensors[p->tensor].name;
@@ -165,8 +168,10 @@ static int shard_finish_piece(struct packed_shard *s, size_t last_size, struct g
     if (shard_ask(s, s->tile_total - 1, last_size, &at, err) != 0)
         return err->code;
     if (at != s->offsets[s->offset_count - 1])
-        return glm_fail(err, GLM_EIO, "%s: tensor '%s': HDF5 put the last chunk at offset %llu,"
-            " reckoned %llu", s->path, name, (unsigned long long)at,
+        return glm_fail(err, GLM_EIO,
+            "%s: tensor '%s': HDF5 put the last chunk at offset %llu,"
+            " reckoned %llu",
+            s->path, name, (unsigned long long)at,
             (unsigned long long)s->offsets[s->offset_count - 1]);
     const herr_t closed = H5Dclose(s->set);
     s->set = -1;
@@ -178,8 +183,8 @@ static int shard_finish_piece(struct packed_shard *s, size_t last_size, struct g
     return 0;
 }
 
-static int shard_put_locked(struct packed_shard *s, const void *stored, size_t size, uint32_t mask,
-    struct glm_error *err)
+static int shard_put_locked(struct packed_shard *s, const void *stored, size_t size,
+    uint32_t mask, struct glm_error *err)
 {
     hsize_t start[3] = {0}, end = 0;
     if (shard_open_piece(s, err) != 0)
@@ -193,8 +198,8 @@ static int shard_put_locked(struct packed_shard *s, const void *stored, size_t s
     if (s->tile == 0 && shard_ask(s, 0, size, &at, err) != 0)
         return err->code;
     if (at < s->end || at + size > end)
-        return glm_fail(err, GLM_EIO, "%s: HDF5 reused space for a chunk; its place is not known",
-            s->path);
+        return glm_fail(err, GLM_EIO,
+            "%s: HDF5 reused space for a chunk; its place is not known", s->path);
     s->end = end;
     s->offsets[s->offset_count++] = at;
     s->piece_bytes += size;
@@ -202,12 +207,14 @@ static int shard_put_locked(struct packed_shard *s, const void *stored, size_t s
     return s->tile == s->tile_total ? shard_finish_piece(s, size, err) : 0;
 }
 
-int shard_put_chunk(struct packed_shard *s, int64_t piece, int64_t tile, const void *stored,
-    size_t size, uint32_t mask, struct glm_error *err)
+int shard_put_chunk(struct packed_shard *s, int64_t piece, int64_t tile,
+    const void *stored, size_t size, uint32_t mask, struct glm_error *err)
 {
     if (piece != s->piece || tile != s->tile || piece >= s->m->piece_count)
-        return glm_fail(err, GLM_EIO, "%s: chunk %lld of piece %lld came, chunk %lld of piece %lld"
-            " was due", s->path, (long long)tile, (long long)piece, (long long)s->tile,
+        return glm_fail(err, GLM_EIO,
+            "%s: chunk %lld of piece %lld came, chunk %lld of piece %lld"
+            " was due",
+            s->path, (long long)tile, (long long)piece, (long long)s->tile,
             (long long)s->piece);
     if (size == 0 || size > UINT32_MAX)
         return glm_fail(err, GLM_EIO, "%s: a chunk of %zu bytes", s->path, size);
@@ -217,12 +224,12 @@ int shard_put_chunk(struct packed_shard *s, int64_t piece, int64_t tile, const v
     return err->code;
 }
 
-static int shard_close_locked(struct packed_shard *s, struct ckpt_chunk *chunks,
-    struct glm_error *err)
+static int shard_close_locked(
+    struct packed_shard *s, struct ckpt_chunk *chunks, struct glm_error *err)
 {
     if (s->piece < s->m->piece_count)
-        return glm_fail(err, GLM_EIO, "%s: chunk %lld of piece %lld was never written", s->path,
-            (long long)s->tile, (long long)s->piece);
+        return glm_fail(err, GLM_EIO, "%s: chunk %lld of piece %lld was never written",
+            s->path, (long long)s->tile, (long long)s->piece);
     const herr_t closed = H5Fclose(s->file);
     s->file = -1;
     if (closed < 0)
@@ -236,7 +243,8 @@ static int shard_close_locked(struct packed_shard *s, struct ckpt_chunk *chunks,
     return shard_length(s->path, &s->m->shards[s->no].bytes, err);
 }
 
-int shard_close_packed(struct packed_shard *s, struct ckpt_chunk *chunks, struct glm_error *err)
+int shard_close_packed(
+    struct packed_shard *s, struct ckpt_chunk *chunks, struct glm_error *err)
 {
     h5_lock();
     shard_close_locked(s, chunks, err);

@@ -23,7 +23,8 @@ void tile_grid_init(
     struct tile_grid *g, const int64_t *shape, int rank, bool stack, bool column_cut);
 int64_t tile_count(const struct tile_grid *g);
 int64_t tile_index(const struct tile_grid *g, int64_t e, int64_t gr, int64_t gc);
-struct rect tile_rect(const struct tile_grid *g, int64_t index);     /* elements of one tile */
+struct rect tile_rect(
+    const struct tile_grid *g, int64_t index); /* elements of one tile */
 /* The tiles (in tile coordinates) that an element rectangle touches. */
 struct rect tile_cover(const struct tile_grid *g, const struct rect *elements);
 /* Elements covered by a rectangle in tile coordinates. */

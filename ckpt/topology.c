@@ -229,8 +229,8 @@ int placement_stage(const struct placement *p, const struct table_entry *e)
         return p->layout.stages - 1;
     if (e->where == WHERE_MTP)
         return p->layout.mtp;
-    int lo = 0,
-        hi = p->layout.stages; /* the last stage that starts at or below the layer */
+    /* the last stage that starts at or below the layer */
+    int lo = 0, hi = p->layout.stages;
     while (hi - lo > 1) {
         const int mid = lo + (hi - lo) / 2;
         if (p->layout.start[mid] <= e->layer)

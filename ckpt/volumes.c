@@ -22,8 +22,8 @@ struct plan {
     const struct placement *placement;
     struct volumes_options o;
     struct fill *cells;
-    int *
-        piece_cell; /* [capacity]: cell of each piece; piece.shard is its volume there until the end */
+    /* [capacity]: cell of each piece; piece.shard is its volume there until the end */
+    int *piece_cell;
     int64_t capacity;
 };
 

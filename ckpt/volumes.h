@@ -15,7 +15,7 @@ struct volumes_options {
  * Fills m->pieces, m->shards, first_tile, first_piece, first_chunk, tile_count, chunk_count from
  * m->tensors (table order inside a section, sections in order) and takes over placement, also on
  * failure (m->placement; manifest_free frees it). Pieces of an older plan are replaced. */
-int volumes_plan(struct manifest *m, struct placement *placement, const struct volumes_options *o,
-    struct glm_error *err);
+int volumes_plan(struct manifest *m, struct placement *placement,
+    const struct volumes_options *o, struct glm_error *err);
 
 #endif

@@ -42,8 +42,8 @@ static int clear_folder(const char *path, const char *keep, struct glm_error *er
     if (d == NULL)
         return glm_fail_errno(err, "%s: open the folder", path);
     for (struct dirent *e; err->code == GLM_OK && (e = readdir(d)) != NULL;) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
-            (keep != NULL && strcmp(e->d_name, keep) == 0))
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0
+            || (keep != NULL && strcmp(e->d_name, keep) == 0))
             continue;
         char *name = work_joined(path, e->d_name);
         if (name == NULL) {
@@ -110,8 +110,8 @@ static bool line_intact(char *line, size_t size)
 {
     char check[CHECK_DIGITS + 1];
 
-    if (size < CHECK_DIGITS + 2 || line[size - CHECK_DIGITS - 1] != '\t' ||
-        memchr(line, '\0', size) != NULL)
+    if (size < CHECK_DIGITS + 2 || line[size - CHECK_DIGITS - 1] != '\t'
+        || memchr(line, '\0', size) != NULL)
         return false;
     line_check(line, size - CHECK_DIGITS - 1, check);
     if (memcmp(check, line + size - CHECK_DIGITS, CHECK_DIGITS) != 0)
@@ -133,7 +133,8 @@ static int read_journal(const struct work *w, int *plan, size_t *good,
     *good = 0;
     if (path == NULL)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", w->partial);
-    if (access(path, F_OK) != 0 || dio_slurp(path, JOURNAL_LIMIT, &data, &size, err) != GLM_OK)
+    if (access(path, F_OK) != 0
+        || dio_slurp(path, JOURNAL_LIMIT, &data, &size, err) != GLM_OK)
         goto out;
     text = data;
     for (size_t at = 0; at < size;) {
@@ -153,8 +154,8 @@ out:
     return (int)err->code;
 }
 
-int work_replay(struct work *w, int (*fn)(void *ctx, char *line, struct glm_error *err), void *ctx,
-    struct glm_error *err)
+int work_replay(struct work *w, int (*fn)(void *ctx, char *line, struct glm_error *err),
+    void *ctx, struct glm_error *err)
 {
     int plan;
     size_t good;
@@ -187,7 +188,8 @@ static int check_space(const struct work *w, uint64_t need, struct glm_error *er
     const uint64_t available = (uint64_t)v.f_bavail * v.f_frsize;
     if (available < need)
         return glm_fail(err, GLM_EIO,
-            "%s: needs %llu bytes, %llu are free on this file system; nothing was written",
+            "%s: needs %llu bytes, %llu are free on this file system; nothing was "
+            "written",
             w->target, (unsigned long long)need, (unsigned long long)available);
     return GLM_OK;
 }
@@ -196,7 +198,8 @@ static int begin_fresh(struct work *w, struct glm_error *err)
 {
     char line[DIGEST_HEX + 8];
 
-    if (clear_folder(w->partial, "lease", err) != GLM_OK || open_journal(w, 0, err) != GLM_OK)
+    if (clear_folder(w->partial, "lease", err) != GLM_OK
+        || open_journal(w, 0, err) != GLM_OK)
         return (int)err->code;
     snprintf(line, sizeof line, "plan %s\n", w->plan_hex);
     return work_journal(w, line, err);
@@ -241,8 +244,10 @@ static int check_ours(const char *path, struct glm_error *err)
     closedir(d);
     if (!ours && !empty)
         glm_fail(err, GLM_EUSAGE,
-            "%s: --replace takes the place of a checkpoint, a model folder or an empty folder; "
-            "this one has neither index.h5 nor config.json", path);
+            "%s: --replace takes the place of a checkpoint, a model folder or an empty "
+            "folder; "
+            "this one has neither index.h5 nor config.json",
+            path);
     return (int)err->code;
 }
 
@@ -257,9 +262,11 @@ static int check_target(const struct work *w, struct glm_error *err)
             "%s: is a symbolic link; outputs are never written through one", w->target);
     if (!w->replace)
         return glm_fail(err, GLM_EUSAGE,
-            "%s: exists; give another name, or --replace to exchange it at the end", w->target);
+            "%s: exists; give another name, or --replace to exchange it at the end",
+            w->target);
     if (!S_ISDIR(st.st_mode))
-        return glm_fail(err, GLM_EUSAGE, "%s: is not a folder; remove it first", w->target);
+        return glm_fail(
+            err, GLM_EUSAGE, "%s: is not a folder; remove it first", w->target);
     return check_ours(w->target, err);
 }
 
@@ -287,15 +294,18 @@ int work_open(
     /* Before anything in it is called durable, the folder itself must be. */
     if (dio_sync_folder(w->parent, err) != GLM_OK)
         goto out;
-    if (work_lock_folder(w, err) != GLM_OK || work_take_lease(w, o->take_lease, err) != GLM_OK)
+    if (work_lock_folder(w, err) != GLM_OK
+        || work_take_lease(w, o->take_lease, err) != GLM_OK)
         goto out;
     work_sweep_leases(w);
     if (read_journal(w, &plan, &good, NULL, NULL, err) != GLM_OK)
         goto out;
     if (plan == 0 && !o->restart) {
         glm_fail(err, GLM_EUSAGE,
-            "%s: holds unfinished work of another plan (other source, topology or options); "
-            "finish that, or give --restart to discard it", w->partial);
+            "%s: holds unfinished work of another plan (other source, topology or "
+            "options); "
+            "finish that, or give --restart to discard it",
+            w->partial);
         goto out;
     }
     *resumed = plan == 1 && !o->restart;
@@ -316,7 +326,10 @@ out:
     return (int)err->code;
 }
 
-const char *work_path(const struct work *w) { return w->partial; }
+const char *work_path(const struct work *w)
+{
+    return w->partial;
+}
 
 void work_close(struct work *w)
 {
@@ -348,13 +361,14 @@ static int remove_ours(struct work *w, const char *name, struct glm_error *err)
 int work_commit(struct work *w, const char *const *extras, struct glm_error *err)
 {
     /* The journal first, and durably: what it says is done rests on the extras. */
-    if (remove_ours(w, "journal", err) != GLM_OK || dio_sync_folder(w->partial, err) != GLM_OK)
+    if (remove_ours(w, "journal", err) != GLM_OK
+        || dio_sync_folder(w->partial, err) != GLM_OK)
         return (int)err->code;
     for (int i = 0; extras != NULL && extras[i] != NULL; i++)
         if (remove_ours(w, extras[i], err) != GLM_OK)
             return (int)err->code;
-    if (remove_ours(w, "lease", err) != GLM_OK ||
-        dio_sync_folder(w->partial, err) != GLM_OK)
+    if (remove_ours(w, "lease", err) != GLM_OK
+        || dio_sync_folder(w->partial, err) != GLM_OK)
         return (int)err->code;
     w->owner = false;
     bool exchanged = false;
@@ -364,8 +378,9 @@ int work_commit(struct work *w, const char *const *extras, struct glm_error *err
     if (moved != 0) {
         if (errno != EEXIST || !w->replace)
             return errno == EEXIST
-                ? glm_fail(err, GLM_EUSAGE, "%s: has appeared meanwhile; the result waits in %s",
-                      w->target, w->partial)
+                ? glm_fail(err, GLM_EUSAGE,
+                    "%s: has appeared meanwhile; the result waits in %s", w->target,
+                    w->partial)
                 : glm_fail_errno(err, "%s: rename from %s", w->target, w->partial);
         if (renameat2(AT_FDCWD, w->partial, AT_FDCWD, w->target, RENAME_EXCHANGE) != 0)
             return glm_fail_errno(err, "%s: exchange with %s", w->target, w->partial);
@@ -374,7 +389,8 @@ int work_commit(struct work *w, const char *const *extras, struct glm_error *err
     if (dio_sync_folder(w->parent, err) != GLM_OK)
         return (int)err->code;
     if (exchanged && remove_tree(w->partial, err) != GLM_OK)
-        return glm_within(err, "the new one is in place, the old one could not be removed");
+        return glm_within(
+            err, "the new one is in place, the old one could not be removed");
     work_close(w);
     return GLM_OK;
 }

@@ -13,21 +13,23 @@
 struct work;
 
 struct work_options {
-    const char *target;      /* NAME */
-    const unsigned char *plan; /* SHA-256 of sources, table, topology, encoding, options */
-    bool replace;            /* NAME may exist, empty or one of ours: exchanged at the end */
-    bool restart;            /* discard a partial of another plan */
-    bool take_lease;         /* take over a lease held on another host */
-    uint64_t need_bytes;     /* refused (GLM_EIO) before writing if less is free */
+    const char *target; /* NAME */
+    /* SHA-256 of sources, table, topology, encoding, options */
+    const unsigned char *plan;
+    bool replace;        /* NAME may exist, empty or one of ours: exchanged at the end */
+    bool restart;        /* discard a partial of another plan */
+    bool take_lease;     /* take over a lease held on another host */
+    uint64_t need_bytes; /* refused (GLM_EIO) before writing if less is free */
 };
 
 /* Creates or continues NAME.partial. *resumed says which. A partial with another plan is GLM_EUSAGE
  * unless restart. NAME exists: GLM_EUSAGE unless replace. */
-int work_open(struct work **out, const struct work_options *o, bool *resumed, struct glm_error *err);
+int work_open(struct work **out, const struct work_options *o, bool *resumed,
+    struct glm_error *err);
 const char *work_path(const struct work *w); /* ".../NAME.partial" */
 /* Calls fn for every intact journal line after the first, as it was written. */
-int work_replay(struct work *w, int (*fn)(void *ctx, char *line, struct glm_error *err), void *ctx,
-    struct glm_error *err);
+int work_replay(struct work *w, int (*fn)(void *ctx, char *line, struct glm_error *err),
+    void *ctx, struct glm_error *err);
 /* Appends lines (each ending in LF in `text`; the check field is added here) and fdatasyncs. */
 int work_journal(struct work *w, const char *text, struct glm_error *err);
 /* Removes journal and lease and extras (names ended by NULL), fsyncs the folder, renames it to NAME

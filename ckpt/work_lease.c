@@ -33,7 +33,8 @@ static unsigned long long process_start(long pid)
     const size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     text[n] = '\0';
-    char *p = strrchr(text, ')'); /* the command's name may hold spaces; field 22 is the start */
+    char *p = strrchr(
+        text, ')'); /* the command's name may hold spaces; field 22 is the start */
     for (int field = 2; p != NULL && field < 22; field++)
         p = strchr(p + 1, ' ');
     if (p != NULL)
@@ -112,7 +113,8 @@ static int write_small(const char *path, const char *text, struct glm_error *err
 
 /* Moves a dead owner's lease aside. Two that try at once: the loser may have moved the winner's
  * new lease; it sees that from the content and gives it back. */
-static int bury(const char *lease, const char *grave, const char *dead, struct glm_error *err)
+static int bury(
+    const char *lease, const char *grave, const char *dead, struct glm_error *err)
 {
     void *text = NULL;
     size_t size;
@@ -125,7 +127,8 @@ static int bury(const char *lease, const char *grave, const char *dead, struct g
         if (link(grave, lease) != 0 && errno != EEXIST)
             glm_fail_errno(err, "%s: give back", lease);
         else
-            glm_fail(err, GLM_EUSAGE, "%s: another process has just taken it over", lease);
+            glm_fail(
+                err, GLM_EUSAGE, "%s: another process has just taken it over", lease);
     }
     free(text);
     unlink(grave);
@@ -159,10 +162,10 @@ static int refuse_busy(const struct work *w, struct glm_error *err)
     free(lease);
     free(text);
     if (pid > 0)
-        return glm_fail(err, GLM_EUSAGE, "%s: process %ld works here now; wait for it or end it",
-            w->partial, pid);
-    return glm_fail(err, GLM_EUSAGE, "%s: another process works here now; wait for it or end it",
-        w->partial);
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: process %ld works here now; wait for it or end it", w->partial, pid);
+    return glm_fail(err, GLM_EUSAGE,
+        "%s: another process works here now; wait for it or end it", w->partial);
 }
 
 /* The lease goes shortly before the rename, and whoever came in between would take the finished
@@ -175,13 +178,16 @@ int work_lock_folder(struct work *w, struct glm_error *err)
     w->folder = open(w->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (w->folder < 0 && (errno == ELOOP || errno == ENOTDIR))
         return glm_fail(err, GLM_EUSAGE,
-            "%s: is a symbolic link or a file; remove it, work needs a folder there", w->partial);
+            "%s: is a symbolic link or a file; remove it, work needs a folder there",
+            w->partial);
     if (w->folder < 0 || fstat(w->folder, &mine) != 0)
         return glm_fail_errno(err, "%s: open the folder", w->partial);
     if (flock(w->folder, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && locks_work(w))
         return refuse_busy(w, err);
-    if (lstat(w->partial, &now) != 0 || now.st_ino != mine.st_ino || now.st_dev != mine.st_dev)
-        return glm_fail(err, GLM_EUSAGE, "%s: another process has just finished it", w->partial);
+    if (lstat(w->partial, &now) != 0 || now.st_ino != mine.st_ino
+        || now.st_dev != mine.st_dev)
+        return glm_fail(
+            err, GLM_EUSAGE, "%s: another process has just finished it", w->partial);
     return GLM_OK;
 }
 
@@ -223,13 +229,14 @@ int work_take_lease(struct work *w, bool take_foreign, struct glm_error *err)
         }
         const enum owner who = judge(text, host, &pid);
         if (who == OWNER_ALIVE) {
-            glm_fail(err, GLM_EUSAGE, "%s: process %ld works here now; wait for it or end it",
-                w->partial, pid);
+            glm_fail(err, GLM_EUSAGE,
+                "%s: process %ld works here now; wait for it or end it", w->partial, pid);
             goto out;
         }
         if (who == OWNER_FOREIGN && !take_foreign) {
             glm_fail(err, GLM_EUSAGE,
-                "%s: leased by process %ld on host '%s'; if that is gone, give --take-lease",
+                "%s: leased by process %ld on host '%s'; if that is gone, give "
+                "--take-lease",
                 w->partial, pid, host);
             goto out;
         }

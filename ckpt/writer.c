@@ -49,15 +49,16 @@ int writer_ensure_shard(struct writer *w, int64_t no, struct glm_error *err)
     if (s->is_packed) {
         if (shard_create_packed(&s->packed, w->m, no, path, err) != GLM_OK)
             return (int)err->code;
-    } else if (shard_create_plain(w->m, no, path, err) != GLM_OK ||
-        shard_skeleton(w->m, NULL, no, path, w->m->shards[no].skeleton, err) != GLM_OK) {
+    } else if (shard_create_plain(w->m, no, path, err) != GLM_OK
+        || shard_skeleton(w->m, NULL, no, path, w->m->shards[no].skeleton, err)
+            != GLM_OK) {
         return (int)err->code;
     }
     if (dio_open_write(&s->file, path, false, err) != GLM_OK)
         return (int)err->code;
     /* Space is asked for at once: a full disk shows here, and files do not interleave. */
-    if (!s->is_packed && fallocate(s->file.fd, 0, 0, (off_t)w->m->shards[no].bytes) != 0 &&
-        errno != EOPNOTSUPP && errno != ENOSYS)
+    if (!s->is_packed && fallocate(s->file.fd, 0, 0, (off_t)w->m->shards[no].bytes) != 0
+        && errno != EOPNOTSUPP && errno != ENOSYS)
         return glm_fail_errno(
             err, "%s: reserve %" PRIu64 " bytes", path, w->m->shards[no].bytes);
     note_new_file(w);
@@ -72,7 +73,8 @@ int writer_open_shard(struct writer *w, int64_t no, struct glm_error *err)
 
     pthread_mutex_lock(&s->lock);
     if (writer_ensure_shard(w, no, err) == GLM_OK && s->file.path == NULL) {
-        writer_shard_path(w, no, path); /* closed after a sync, or left by an earlier run */
+        writer_shard_path(
+            w, no, path); /* closed after a sync, or left by an earlier run */
         dio_open_write(&s->file, path, false, err);
     }
     pthread_mutex_unlock(&s->lock);
@@ -81,10 +83,12 @@ int writer_open_shard(struct writer *w, int64_t no, struct glm_error *err)
 
 /* ---- making things durable -------------------------------------------------------------------- */
 
-static int save_rows(struct writer *w, int64_t first, int64_t count, struct glm_error *err)
+static int save_rows(
+    struct writer *w, int64_t first, int64_t count, struct glm_error *err)
 {
     return dio_write(&w->tiles_part, (uint64_t)first * DIGEST_SIZE,
-        w->tiles + (size_t)first * DIGEST_SIZE, (size_t)count * DIGEST_SIZE, NULL, 0, err);
+        w->tiles + (size_t)first * DIGEST_SIZE, (size_t)count * DIGEST_SIZE, NULL, 0,
+        err);
 }
 
 static int sync_new_files(struct writer *w, struct glm_error *err)
@@ -108,7 +112,8 @@ int writer_sync_runs(
             return (int)err->code;
         if (i > 0 && runs[i].group == runs[i - 1].group)
             continue;
-        if (writer_open_shard(w, runs[i].group, err) != GLM_OK || dio_sync(&s->file, err) != GLM_OK)
+        if (writer_open_shard(w, runs[i].group, err) != GLM_OK
+            || dio_sync(&s->file, err) != GLM_OK)
             return (int)err->code;
         pthread_mutex_lock(&s->lock);
         if (s->left == 0)
@@ -145,18 +150,21 @@ int writer_piece_rows(struct writer *w, const struct ckpt_piece *p,
     for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
         for (int64_t gr = tiles.lo[1]; gr < tiles.hi[1]; gr++)
             if (fn(w, t->first_tile + tile_index(&t->grid, e, gr, tiles.lo[2]),
-                    rect_len(&tiles, 2), err) != GLM_OK)
+                    rect_len(&tiles, 2), err)
+                != GLM_OK)
                 return (int)err->code;
     return GLM_OK;
 }
 
-static int save_chunk_rows(struct writer *w, const struct ckpt_piece *p, struct glm_error *err)
+static int save_chunk_rows(
+    struct writer *w, const struct ckpt_piece *p, struct glm_error *err)
 {
     for (int64_t i = 0; i < p->chunks; i++) {
         unsigned char row[CHUNK_ROW];
         pack_chunk_row(&w->chunks[p->first_chunk + i], row);
-        if (dio_write(&w->chunks_part, (uint64_t)(p->first_chunk + i) * CHUNK_ROW, row, CHUNK_ROW,
-                NULL, 0, err) != GLM_OK)
+        if (dio_write(&w->chunks_part, (uint64_t)(p->first_chunk + i) * CHUNK_ROW, row,
+                CHUNK_ROW, NULL, 0, err)
+            != GLM_OK)
             return (int)err->code;
     }
     return GLM_OK;
@@ -171,22 +179,24 @@ int writer_finish_packed(struct writer *w, int64_t no, struct glm_error *err)
 
     writer_shard_path(w, no, path);
     s->packed = NULL;
-    if (shard_close_packed(packed, w->chunks, err) != GLM_OK ||
-        shard_skeleton(w->m, w->chunks, no, path, w->m->shards[no].skeleton, err) != GLM_OK)
+    if (shard_close_packed(packed, w->chunks, err) != GLM_OK
+        || shard_skeleton(w->m, w->chunks, no, path, w->m->shards[no].skeleton, err)
+            != GLM_OK)
         return (int)err->code;
     pthread_mutex_lock(&w->ledger.sync_lock);
     if (dio_sync(&s->file, err) != GLM_OK || sync_new_files(w, err) != GLM_OK)
         goto out;
     for (int64_t i = 0; i < w->m->piece_count; i++)
-        if (w->m->pieces[i].shard == no &&
-            (save_chunk_rows(w, &w->m->pieces[i], err) != GLM_OK ||
-                writer_piece_rows(w, &w->m->pieces[i], save_rows, err) != GLM_OK))
+        if (w->m->pieces[i].shard == no
+            && (save_chunk_rows(w, &w->m->pieces[i], err) != GLM_OK
+                || writer_piece_rows(w, &w->m->pieces[i], save_rows, err) != GLM_OK))
             goto out;
-    if (dio_sync(&w->chunks_part, err) != GLM_OK || dio_sync(&w->tiles_part, err) != GLM_OK)
+    if (dio_sync(&w->chunks_part, err) != GLM_OK
+        || dio_sync(&w->tiles_part, err) != GLM_OK)
         goto out;
     digest_hex(w->m->shards[no].skeleton, hex);
-    snprintf(line, sizeof line, "packed %" PRId64 " %" PRIu64 " %s\n", no, w->m->shards[no].bytes,
-        hex);
+    snprintf(line, sizeof line, "packed %" PRId64 " %" PRIu64 " %s\n", no,
+        w->m->shards[no].bytes, hex);
     work_journal(w->work, line, err);
     dio_close(&s->file);
     s->phase = SHARD_WHOLE;
@@ -204,7 +214,8 @@ static int count_work(struct writer *w, struct glm_error *err)
     int64_t *chunks = calloc((size_t)m->shard_count + 1, sizeof *chunks);
 
     if (chunks == NULL)
-        return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " shards", m->shard_count);
+        return glm_fail(
+            err, GLM_ENOMEM, "no memory for %" PRId64 " shards", m->shard_count);
     for (int64_t i = 0; i < m->piece_count; i++) {
         const struct ckpt_piece *p = &m->pieces[i];
         struct shard_state *s = &w->shards[p->shard];
@@ -227,8 +238,10 @@ static int allocate(struct writer *w, struct glm_error *err)
     w->chunks = calloc((size_t)m->chunk_count + 1, sizeof *w->chunks);
     w->shards = calloc((size_t)m->shard_count + 1, sizeof *w->shards);
     w->chunk_base = calloc((size_t)m->piece_count + 1, sizeof *w->chunk_base);
-    if (w->tiles == NULL || w->chunks == NULL || w->shards == NULL || w->chunk_base == NULL)
-        return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " tiles", m->tile_count);
+    if (w->tiles == NULL || w->chunks == NULL || w->shards == NULL
+        || w->chunk_base == NULL)
+        return glm_fail(
+            err, GLM_ENOMEM, "no memory for %" PRId64 " tiles", m->tile_count);
     for (int64_t i = 0; i < m->shard_count; i++) {
         pthread_mutex_init(&w->shards[i].lock, NULL);
         pthread_cond_init(&w->shards[i].turn, NULL);
@@ -246,7 +259,8 @@ static int open_parts(struct writer *w, struct glm_error *err)
         return (int)err->code;
     snprintf(path, sizeof path, "%s/chunks.part", work_path(w->work));
     w->new_files = true;
-    return w->m->chunk_count == 0 ? GLM_OK : dio_open_write(&w->chunks_part, path, true, err);
+    return w->m->chunk_count == 0 ? GLM_OK
+                                  : dio_open_write(&w->chunks_part, path, true, err);
 }
 
 int writer_open(struct writer **out, struct manifest *m, const struct work_options *o,
@@ -263,8 +277,8 @@ int writer_open(struct writer **out, struct manifest *m, const struct work_optio
     w->tiles_part = w->chunks_part = (struct dio){.fd = -1, .direct = -1};
     pthread_mutex_init(&w->lock, NULL);
     dio_raise_limit();
-    if (allocate(w, err) != GLM_OK || count_work(w, err) != GLM_OK ||
-        work_open(&w->work, o, resumed, err) != GLM_OK || open_parts(w, err) != GLM_OK)
+    if (allocate(w, err) != GLM_OK || count_work(w, err) != GLM_OK
+        || work_open(&w->work, o, resumed, err) != GLM_OK || open_parts(w, err) != GLM_OK)
         goto out;
     if (*resumed && work_replay(w->work, writer_replay_line, w, err) != GLM_OK)
         goto out;
@@ -275,7 +289,10 @@ out:
     return (int)err->code;
 }
 
-const struct manifest *writer_manifest(const struct writer *w) { return w->m; }
+const struct manifest *writer_manifest(const struct writer *w)
+{
+    return w->m;
+}
 
 /* ---- commit ----------------------------------------------------------------------------------- */
 
@@ -291,7 +308,8 @@ static int refuse_gaps(struct writer *w, struct glm_error *err)
         t++;
     return glm_fail(err, GLM_EFORMAT,
         "%" PRId64 " of %" PRId64 " tiles were never written, the first is tile %" PRId64
-        " of '%s'", missing, w->m->tile_count, row - t->first_tile, t->name);
+        " of '%s'",
+        missing, w->m->tile_count, row - t->first_tile, t->name);
 }
 
 void writer_report_to(struct writer *w, unsigned char *fingerprint, unsigned char *id)
@@ -305,15 +323,15 @@ int writer_commit(struct writer *w, struct glm_error *err)
     static const char *const extras[] = {"tiles.part", "chunks.part", NULL};
     char path[4096];
 
-    if (refuse_gaps(w, err) != GLM_OK ||
-        ledger_sync(&w->ledger, w->work, writer_sync_runs, w, err) != GLM_OK ||
-        manifest_seal(w->m, w->tiles, err) != GLM_OK)
+    if (refuse_gaps(w, err) != GLM_OK
+        || ledger_sync(&w->ledger, w->work, writer_sync_runs, w, err) != GLM_OK
+        || manifest_seal(w->m, w->tiles, err) != GLM_OK)
         return (int)err->code;
     snprintf(path, sizeof path, "%s/index.h5", work_path(w->work));
     if (unlink(path) != 0 && errno != ENOENT)
         return glm_fail_errno(err, "%s: remove what an earlier run left", path);
-    if (index_write(w->m, w->tiles, w->chunks, path, err) != GLM_OK ||
-        work_commit(w->work, extras, err) != GLM_OK)
+    if (index_write(w->m, w->tiles, w->chunks, path, err) != GLM_OK
+        || work_commit(w->work, extras, err) != GLM_OK)
         return (int)err->code;
     if (w->fingerprint != NULL)
         memcpy(w->fingerprint, w->m->fingerprint, DIGEST_SIZE);

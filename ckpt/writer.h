@@ -29,7 +29,8 @@ bool writer_has(const struct writer *w, int64_t tensor, const struct rect *at);
 int writer_put(struct writer *w, int64_t tensor, const struct rect *at, const void *data,
     const unsigned char *digests, struct writer_scratch *s, struct glm_error *err);
 
-struct writer_frame { /* a stored chunk as it is in another checkpoint, its digest checked */
+struct
+    writer_frame { /* a stored chunk as it is in another checkpoint, its digest checked */
     const void *data;
     size_t size;
     uint32_t mask;
@@ -37,10 +38,11 @@ struct writer_frame { /* a stored chunk as it is in another checkpoint, its dige
 /* The same with frames (one per tile of the rectangle, row-major) instead of elements; chunk shapes
  * must be equal on both sides (writer_chunk_dims). */
 int writer_put_frames(struct writer *w, int64_t tensor, const struct rect *at,
-    const struct writer_frame *frames, const unsigned char *digests, struct glm_error *err);
+    const struct writer_frame *frames, const unsigned char *digests,
+    struct glm_error *err);
 /* Chunk shape of the packed piece that stores a tile; false if that piece is plain. */
-bool writer_chunk_dims(
-    const struct writer *w, int64_t tensor, const struct rect *tile, int64_t dims[RECT_AXES]);
+bool writer_chunk_dims(const struct writer *w, int64_t tensor, const struct rect *tile,
+    int64_t dims[RECT_AXES]);
 void writer_fail(struct writer *w);
 
 /* A derived weight: records digests only. */

@@ -15,26 +15,26 @@ enum shard_phase { SHARD_ABSENT, SHARD_OPEN, SHARD_WHOLE };
 
 struct shard_state {
     pthread_mutex_t lock;
-    pthread_cond_t turn;         /* packed: the cursor moved */
+    pthread_cond_t turn; /* packed: the cursor moved */
     enum shard_phase phase;
     struct dio file;
     struct packed_shard *packed; /* NULL for a plain shard */
     bool is_packed;
-    int64_t left;                /* tiles still to come */
-    int64_t cursor;              /* packed: chunks stored so far */
+    int64_t left;   /* tiles still to come */
+    int64_t cursor; /* packed: chunks stored so far */
 };
 
 struct writer {
     struct manifest *m;
     struct work *work;
     struct ledger ledger;
-    unsigned char *tiles;        /* [tile_count][32] */
-    struct ckpt_chunk *chunks;   /* [chunk_count] */
-    struct shard_state *shards;  /* [shard_count] */
-    int64_t *chunk_base;         /* [piece_count]: chunks before a packed piece in its shard */
+    unsigned char *tiles;       /* [tile_count][32] */
+    struct ckpt_chunk *chunks;  /* [chunk_count] */
+    struct shard_state *shards; /* [shard_count] */
+    int64_t *chunk_base; /* [piece_count]: chunks before a packed piece in its shard */
     struct dio tiles_part, chunks_part;
     pthread_mutex_t lock;
-    bool new_files;              /* created since the folder was last synced; under lock */
+    bool new_files; /* created since the folder was last synced; under lock */
     volatile bool failed;
     unsigned char *fingerprint, *id; /* the caller's, filled by the commit; may be NULL */
 };

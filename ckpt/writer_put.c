@@ -14,7 +14,7 @@ enum { BOUNCE = 8 << 20 };
 
 struct writer_scratch {
     struct packer *packer;
-    unsigned char *bounce;                    /* BOUNCE bytes */
+    unsigned char *bounce;   /* BOUNCE bytes */
     struct dio_buffer part;  /* a gathered part of a rectangle */
     struct dio_buffer chunk; /* one padded chunk */
     struct dio_buffer frames;
@@ -85,7 +85,8 @@ struct note {
 static bool note_run(void *ctx, int64_t first, int64_t count)
 {
     struct note *n = ctx;
-    memcpy(n->w->tiles + (size_t)first * DIGEST_SIZE, n->digests, (size_t)count * DIGEST_SIZE);
+    memcpy(n->w->tiles + (size_t)first * DIGEST_SIZE, n->digests,
+        (size_t)count * DIGEST_SIZE);
     n->digests += (size_t)count * DIGEST_SIZE;
     return true;
 }
@@ -120,9 +121,9 @@ int writer_note(struct writer *w, int64_t tensor, const struct rect *at,
 }
 
 /* A part of a plain piece: one write per run of bytes in the file. */
-static int write_plain(struct writer *w, const struct ckpt_piece *p, const struct rect *part,
-    const struct rect *at, const void *data, size_t element, struct writer_scratch *s,
-    struct glm_error *err)
+static int write_plain(struct writer *w, const struct ckpt_piece *p,
+    const struct rect *part, const struct rect *at, const void *data, size_t element,
+    struct writer_scratch *s, struct glm_error *err)
 {
     const struct dio *f = &w->shards[p->shard].file;
     struct rect one = *part;
@@ -130,8 +131,8 @@ static int write_plain(struct writer *w, const struct ckpt_piece *p, const struc
     for (int64_t e = part->lo[0]; e < part->hi[0]; e++) {
         one.lo[0] = e;
         one.hi[0] = e + 1;
-        const unsigned char *from = (const unsigned char *)data +
-            region_at(at, e, part->lo[1], part->lo[2], element);
+        const unsigned char *from = (const unsigned char *)data
+            + region_at(at, e, part->lo[1], part->lo[2], element);
         const uint64_t to =
             p->offset + region_at(&p->at, e, part->lo[1], part->lo[2], element);
         const size_t size = (size_t)rect_count(&one) * element;
@@ -149,8 +150,10 @@ static int write_plain(struct writer *w, const struct ckpt_piece *p, const struc
         const size_t row = (size_t)rect_len(part, 2) * element;
         for (int64_t r = part->lo[1]; r < part->hi[1]; r++)
             if (dio_write(f, p->offset + region_at(&p->at, e, r, part->lo[2], element),
-                    (const unsigned char *)data + region_at(at, e, r, part->lo[2], element), row,
-                    s->bounce, BOUNCE, err) != GLM_OK)
+                    (const unsigned char *)data
+                        + region_at(at, e, r, part->lo[2], element),
+                    row, s->bounce, BOUNCE, err)
+                != GLM_OK)
                 return (int)err->code;
     }
     return GLM_OK;
@@ -181,7 +184,8 @@ static int put_in_turn(struct writer *w, int64_t piece, int64_t first,
         struct ckpt_chunk *c = &w->chunks[p->first_chunk + first + i];
         c->bytes = (uint32_t)f->size;
         c->mask = f->mask;
-        if (shard_put_chunk(s->packed, piece, first + i, f->data, f->size, f->mask, err) == GLM_OK)
+        if (shard_put_chunk(s->packed, piece, first + i, f->data, f->size, f->mask, err)
+            == GLM_OK)
             s->cursor++;
     }
     pthread_cond_broadcast(&s->turn);
@@ -206,9 +210,10 @@ static int pack_part(struct writer *w, int64_t piece, const struct rect *part,
     *count = 0;
     *frames = calloc((size_t)rect_count(&tiles), sizeof **frames);
     if (*frames == NULL)
-        return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " frames", rect_count(&tiles));
-    if (dio_reserve(&s->chunk, raw, err) != GLM_OK ||
-        dio_reserve(&s->frames, bound * (size_t)rect_count(&tiles), err) != GLM_OK)
+        return glm_fail(
+            err, GLM_ENOMEM, "no memory for %" PRId64 " frames", rect_count(&tiles));
+    if (dio_reserve(&s->chunk, raw, err) != GLM_OK
+        || dio_reserve(&s->frames, bound * (size_t)rect_count(&tiles), err) != GLM_OK)
         return (int)err->code;
     for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
         for (int64_t gr = tiles.lo[1]; gr < tiles.hi[1]; gr++)
@@ -222,8 +227,9 @@ static int pack_part(struct writer *w, int64_t piece, const struct rect *part,
                 region_copy(s->chunk.data, &over, data, at, &tile, element);
                 struct writer_frame *f = &(*frames)[(*count)++];
                 f->data = s->frames.data + used;
-                if (packer_pack(s->packer, s->chunk.data, raw, element, s->frames.data + used, &f->size,
-                        &f->mask, err) != GLM_OK)
+                if (packer_pack(s->packer, s->chunk.data, raw, element,
+                        s->frames.data + used, &f->size, &f->mask, err)
+                    != GLM_OK)
                     return (int)err->code;
                 used += f->size;
             }
@@ -237,19 +243,22 @@ static int64_t first_in_piece(
     const struct tile_grid *g = &m->tensors[p->tensor].grid;
     const struct rect all = tile_cover(g, &p->at), some = tile_cover(g, part);
 
-    return ((some.lo[0] - all.lo[0]) * rect_len(&all, 1) + some.lo[1] - all.lo[1]) *
-        rect_len(&all, 2) + some.lo[2] - all.lo[2];
+    return ((some.lo[0] - all.lo[0]) * rect_len(&all, 1) + some.lo[1] - all.lo[1])
+        * rect_len(&all, 2)
+        + some.lo[2] - all.lo[2];
 }
 
 /* After a part is stored: marks its tiles, finishes or syncs what is due. */
-static int part_stored(
-    struct writer *w, int64_t piece, const struct rect *part, size_t element, struct glm_error *err)
+static int part_stored(struct writer *w, int64_t piece, const struct rect *part,
+    size_t element, struct glm_error *err)
 {
     const struct ckpt_piece *p = &w->m->pieces[piece];
     struct shard_state *s = &w->shards[p->shard];
     struct rect tiles = tile_cover(&w->m->tensors[p->tensor].grid, part);
-    struct add a = {.w = w, .group = s->is_packed ? -1 : p->shard,
-        .bytes = s->is_packed ? 0 : (uint64_t)rect_count(part) * element, .err = err};
+    struct add a = {.w = w,
+        .group = s->is_packed ? -1 : p->shard,
+        .bytes = s->is_packed ? 0 : (uint64_t)rect_count(part) * element,
+        .err = err};
 
     each_row_run(&w->m->tensors[p->tensor], part, add_run, &a);
     pthread_mutex_lock(&s->lock);
@@ -264,8 +273,8 @@ static int part_stored(
 }
 
 static int put_packed(struct writer *w, int64_t piece, const struct rect *part,
-    const struct rect *at, const void *data, const struct writer_frame *given, size_t element,
-    struct writer_scratch *s, struct glm_error *err)
+    const struct rect *at, const void *data, const struct writer_frame *given,
+    size_t element, struct writer_scratch *s, struct glm_error *err)
 {
     const struct ckpt_piece *p = &w->m->pieces[piece];
     const struct tile_grid *g = &w->m->tensors[p->tensor].grid;
@@ -279,20 +288,23 @@ static int put_packed(struct writer *w, int64_t piece, const struct rect *part,
             return glm_fail(err, GLM_ENOMEM, "no memory for frames");
         region_copy(frames, &part_tiles, given, &at_tiles, &part_tiles, sizeof *frames);
         count = rect_count(&part_tiles);
-    } else if (pack_part(w, piece, part, at, data, element, s, &frames, &count, err) != GLM_OK) {
+    } else if (pack_part(w, piece, part, at, data, element, s, &frames, &count, err)
+        != GLM_OK) {
         goto out;
     }
     const int64_t first = first_in_piece(w->m, p, part);
     for (int64_t i = 0; i < count; i++)
-        digest_of(frames[i].data, frames[i].size, w->chunks[p->first_chunk + first + i].sha256);
+        digest_of(
+            frames[i].data, frames[i].size, w->chunks[p->first_chunk + first + i].sha256);
     put_in_turn(w, piece, first, &(struct frame_list){frames, count}, err);
 out:
     free(frames);
     return (int)err->code;
 }
 
-static int put_parts(struct writer *w, int64_t tensor, const struct rect *at, const void *data,
-    const struct writer_frame *frames, struct writer_scratch *s, struct glm_error *err)
+static int put_parts(struct writer *w, int64_t tensor, const struct rect *at,
+    const void *data, const struct writer_frame *frames, struct writer_scratch *s,
+    struct glm_error *err)
 {
     const struct ckpt_tensor *t = &w->m->tensors[tensor];
     const size_t element = glm_dtype_size(t->dtype);
@@ -300,8 +312,8 @@ static int put_parts(struct writer *w, int64_t tensor, const struct rect *at, co
 
     for (int64_t i = t->first_piece; i < t->first_piece + t->pieces; i++) {
         const struct ckpt_piece *p = &w->m->pieces[i];
-        if (!rect_intersect(&p->at, at, &part) || w->shards[p->shard].phase == SHARD_WHOLE ||
-            each_row_run(t, &part, run_is_done, &w->ledger))
+        if (!rect_intersect(&p->at, at, &part) || w->shards[p->shard].phase == SHARD_WHOLE
+            || each_row_run(t, &part, run_is_done, &w->ledger))
             continue;
         if (p->encoding == ENC_ZSTD)
             put_packed(w, i, &part, at, data, frames, element, s, err);
@@ -335,14 +347,15 @@ int writer_put(struct writer *w, int64_t tensor, const struct rect *at, const vo
 }
 
 int writer_put_frames(struct writer *w, int64_t tensor, const struct rect *at,
-    const struct writer_frame *frames, const unsigned char *digests, struct glm_error *err)
+    const struct writer_frame *frames, const unsigned char *digests,
+    struct glm_error *err)
 {
     each_row_run(&w->m->tensors[tensor], at, note_run, &(struct note){w, digests});
     return put_parts(w, tensor, at, NULL, frames, NULL, err);
 }
 
-bool writer_chunk_dims(
-    const struct writer *w, int64_t tensor, const struct rect *tile, int64_t dims[RECT_AXES])
+bool writer_chunk_dims(const struct writer *w, int64_t tensor, const struct rect *tile,
+    int64_t dims[RECT_AXES])
 {
     const struct ckpt_tensor *t = &w->m->tensors[tensor];
 

@@ -46,19 +46,21 @@ static bool shard_is_there(struct writer *w, int64_t no)
     char path[4096];
 
     writer_shard_path(w, no, path);
-    return lstat(path, &st) == 0 && S_ISREG(st.st_mode) &&
-        (uint64_t)st.st_size == w->m->shards[no].bytes &&
-        shard_skeleton(w->m, w->chunks, no, path, skeleton, &ignored) == GLM_OK &&
-        memcmp(skeleton, w->m->shards[no].skeleton, DIGEST_SIZE) == 0;
+    return lstat(path, &st) == 0 && S_ISREG(st.st_mode)
+        && (uint64_t)st.st_size == w->m->shards[no].bytes
+        && shard_skeleton(w->m, w->chunks, no, path, skeleton, &ignored) == GLM_OK
+        && memcmp(skeleton, w->m->shards[no].skeleton, DIGEST_SIZE) == 0;
 }
 
-static int load_rows(struct writer *w, int64_t first, int64_t count, struct glm_error *err)
+static int load_rows(
+    struct writer *w, int64_t first, int64_t count, struct glm_error *err)
 {
-    return dio_pread(&w->tiles_part, (uint64_t)first * DIGEST_SIZE, (size_t)count * DIGEST_SIZE,
-        w->tiles + (size_t)first * DIGEST_SIZE, err);
+    return dio_pread(&w->tiles_part, (uint64_t)first * DIGEST_SIZE,
+        (size_t)count * DIGEST_SIZE, w->tiles + (size_t)first * DIGEST_SIZE, err);
 }
 
-static int mark_rows(struct writer *w, int64_t first, int64_t count, struct glm_error *err)
+static int mark_rows(
+    struct writer *w, int64_t first, int64_t count, struct glm_error *err)
 {
     bool due;
     return ledger_add(&w->ledger, -1, first, count, 0, &due, err);
@@ -70,8 +72,8 @@ static int replay_packed(struct writer *w, const char *line, struct glm_error *e
     uint64_t bytes;
     char hex[DIGEST_HEX];
 
-    if (sscanf(line, "packed %" SCNd64 " %" SCNu64 " %64s", &no, &bytes, hex) != 3 || no < 0 ||
-        no >= w->m->shard_count || !w->shards[no].is_packed)
+    if (sscanf(line, "packed %" SCNd64 " %" SCNu64 " %64s", &no, &bytes, hex) != 3
+        || no < 0 || no >= w->m->shard_count || !w->shards[no].is_packed)
         return GLM_OK;
     if (recompute_offsets(w, no, err) != GLM_OK)
         return (int)err->code;
@@ -86,8 +88,9 @@ static int replay_packed(struct writer *w, const char *line, struct glm_error *e
         p->bytes = 0;
         for (int64_t c = 0; c < p->chunks; c++) {
             unsigned char row[CHUNK_ROW];
-            if (dio_pread(&w->chunks_part, (uint64_t)(p->first_chunk + c) * CHUNK_ROW, CHUNK_ROW,
-                    row, err) != GLM_OK)
+            if (dio_pread(&w->chunks_part, (uint64_t)(p->first_chunk + c) * CHUNK_ROW,
+                    CHUNK_ROW, row, err)
+                != GLM_OK)
                 return (int)err->code;
             unpack_chunk_row(&w->chunks[p->first_chunk + c], row);
             p->bytes += w->chunks[p->first_chunk + c].bytes;
@@ -96,9 +99,9 @@ static int replay_packed(struct writer *w, const char *line, struct glm_error *e
     if (!shard_is_there(w, no))
         return GLM_OK;
     for (int64_t i = 0; i < w->m->piece_count; i++)
-        if (w->m->pieces[i].shard == no &&
-            (writer_piece_rows(w, &w->m->pieces[i], load_rows, err) != GLM_OK ||
-                writer_piece_rows(w, &w->m->pieces[i], mark_rows, err) != GLM_OK))
+        if (w->m->pieces[i].shard == no
+            && (writer_piece_rows(w, &w->m->pieces[i], load_rows, err) != GLM_OK
+                || writer_piece_rows(w, &w->m->pieces[i], mark_rows, err) != GLM_OK))
             return (int)err->code;
     w->shards[no].phase = SHARD_WHOLE;
     w->shards[no].left = 0;

@@ -81,8 +81,8 @@ int build_file(struct build *b, const char *path, bool header, void *data, uint6
     return GLM_OK;
 }
 
-int build_place(struct build *b, const struct topology *topology, enum ckpt_encoding encoding,
-    uint64_t shard_size, struct glm_error *err)
+int build_place(struct build *b, const struct topology *topology,
+    enum ckpt_encoding encoding, uint64_t shard_size, struct glm_error *err)
 {
     const struct volumes_options v = {.shard_size = shard_size, .encoding = encoding};
     struct placement *p;
@@ -113,7 +113,8 @@ uint64_t build_bytes(const struct build *b)
         const struct ckpt_piece *p = &b->m->pieces[i];
         const uint64_t raw =
             (uint64_t)rect_count(&p->at) * glm_dtype_size(b->m->tensors[p->tensor].dtype);
-        n += p->encoding == ENC_ZSTD ? raw / 100 * 60 : raw; /* frames: what they rarely go below */
+        n += p->encoding == ENC_ZSTD ? raw / 100 * 60
+                                     : raw; /* frames: what they rarely go below */
     }
     for (int64_t i = 0; i < b->m->file_count; i++)
         n += b->m->files[i].bytes;
@@ -134,8 +135,8 @@ void build_report(const struct build *b, struct convert_report *report)
         report->elements += x->grid.dims[0] * x->grid.dims[1] * x->grid.dims[2];
     }
     for (int64_t i = 0; i < b->m->piece_count; i++)
-        report->written_bytes += (uint64_t)rect_count(&b->m->pieces[i].at) *
-            glm_dtype_size(b->m->tensors[b->m->pieces[i].tensor].dtype);
+        report->written_bytes += (uint64_t)rect_count(&b->m->pieces[i].at)
+            * glm_dtype_size(b->m->tensors[b->m->pieces[i].tensor].dtype);
     topology_print(t, report->topology, sizeof report->topology);
     snprintf(report->layout, sizeof report->layout, "%s", t->layout);
 }
@@ -151,16 +152,20 @@ static void sum_errors(const struct manifest *m, const struct flow_item *items,
         }
 }
 
-int build_run(struct build *b, const struct flow_source *source, const struct build_run *o,
-    struct convert_report *report, struct flow_item **out_items, const struct glm_events *events,
-    struct glm_error *err)
+int build_run(struct build *b, const struct flow_source *source,
+    const struct build_run *o, struct convert_report *report,
+    struct flow_item **out_items, const struct glm_events *events, struct glm_error *err)
 {
     unsigned char plan[DIGEST_SIZE];
     struct writer *w = NULL;
     struct flow_item *items = NULL;
     struct flow_stats stats = {0};
-    const struct work_options work = {.target = o->out, .plan = plan, .replace = o->replace,
-        .restart = o->restart, .take_lease = o->take_lease, .need_bytes = build_bytes(b)};
+    const struct work_options work = {.target = o->out,
+        .plan = plan,
+        .replace = o->replace,
+        .restart = o->restart,
+        .take_lease = o->take_lease,
+        .need_bytes = build_bytes(b)};
 
     digest_end(b->plan, plan);
     if (recode_plan(source->m, b->m, o->rule, &items, err) != GLM_OK)
@@ -173,7 +178,8 @@ int build_run(struct build *b, const struct flow_source *source, const struct bu
         glm_events_note(events, "continues unfinished work");
     writer_report_to(w, report->fingerprint, report->id);
     const struct flow_sink sink = ckpt_flow_sink(w);
-    if (flow_run(source, &sink, items, o->threads, o->verb, events, &stats, err) != GLM_OK)
+    if (flow_run(source, &sink, items, o->threads, o->verb, events, &stats, err)
+        != GLM_OK)
         goto out;
     sum_errors(m, items, report);
     report->read_bytes = stats.read_bytes;
@@ -225,8 +231,8 @@ int build_inherit(struct build *b, const struct reader *parent, struct glm_error
         const struct ckpt_file *f = &m->files[i];
         if (!f->header && strcmp(f->path, "config.json") == 0)
             continue;
-        if (index_file(ix, f, &data, err) != GLM_OK ||
-            build_file(b, f->path, f->header, data, f->bytes, err) != GLM_OK)
+        if (index_file(ix, f, &data, err) != GLM_OK
+            || build_file(b, f->path, f->header, data, f->bytes, err) != GLM_OK)
             return (int)err->code;
     }
     void *config = malloc(b->config_size + 1);
@@ -236,22 +242,24 @@ int build_inherit(struct build *b, const struct reader *parent, struct glm_error
     if (build_file(b, "config.json", false, config, b->config_size, err) != GLM_OK)
         return (int)err->code;
     for (int64_t i = 0; i < m->prov_count; i++)
-        if (strncmp(m->prov[i].key, "parent-", 7) != 0 && strcmp(m->prov[i].key, "command") != 0 &&
-            strcmp(m->prov[i].key, "version") != 0 &&
-            manifest_add_prov(b->m, m->prov[i].key, m->prov[i].value) != 0)
+        if (strncmp(m->prov[i].key, "parent-", 7) != 0
+            && strcmp(m->prov[i].key, "command") != 0
+            && strcmp(m->prov[i].key, "version") != 0
+            && manifest_add_prov(b->m, m->prov[i].key, m->prov[i].value) != 0)
             return glm_fail(err, GLM_ENOMEM, "no memory for provenance");
     digest_hex(m->fingerprint, hex);
     if (manifest_add_prov(b->m, "parent-fingerprint", hex) != 0)
         return glm_fail(err, GLM_ENOMEM, "no memory for provenance");
     digest_hex(m->id, hex);
-    if (manifest_add_prov(b->m, "parent-id", hex) != 0 ||
-        manifest_add_prov(b->m, "version", GLM_VERSION) != 0)
+    if (manifest_add_prov(b->m, "parent-id", hex) != 0
+        || manifest_add_prov(b->m, "version", GLM_VERSION) != 0)
         return glm_fail(err, GLM_ENOMEM, "no memory for provenance");
     return GLM_OK;
 }
 
 /* As the input's shards are: packed if any piece is. */
-enum ckpt_encoding build_encoding(const struct manifest *m, enum convert_compress compress)
+enum ckpt_encoding build_encoding(
+    const struct manifest *m, enum convert_compress compress)
 {
     if (compress != COMPRESS_SAME)
         return compress == COMPRESS_ZSTD ? ENC_ZSTD : ENC_PLAIN;

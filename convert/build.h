@@ -10,12 +10,12 @@
 
 struct build { /* a checkpoint in the making; zero it first */
     struct table *table;
-    struct manifest *m;      /* handed to the writer by build_run */
-    char *config;            /* text of config.json to store */
+    struct manifest *m; /* handed to the writer by build_run */
+    char *config;       /* text of config.json to store */
     size_t config_size;
-    void **kept;             /* bytes of side files, freed by build_clear */
+    void **kept; /* bytes of side files, freed by build_clear */
     int64_t kept_count;
-    struct digest *plan;     /* running digest of all that decides the output */
+    struct digest *plan; /* running digest of all that decides the output */
     enum ckpt_encoding encoding;
 };
 
@@ -30,8 +30,8 @@ int build_file(struct build *b, const char *path, bool header, void *data, uint6
 /* Adds to the plan digest: kind, value. */
 void build_plan(struct build *b, const char *key, const void *data, size_t size);
 /* Places the tensors: topology, volumes. */
-int build_place(struct build *b, const struct topology *topology, enum ckpt_encoding encoding,
-    uint64_t shard_size, struct glm_error *err);
+int build_place(struct build *b, const struct topology *topology,
+    enum ckpt_encoding encoding, uint64_t shard_size, struct glm_error *err);
 uint64_t build_bytes(const struct build *b); /* that the output will need, nearly */
 
 struct build_run {
@@ -42,9 +42,9 @@ struct build_run {
 };
 /* Opens the writer, lets the source flow into it, commits, fills the report. *items (may be NULL)
  * receives the items for their errors; free it. */
-int build_run(struct build *b, const struct flow_source *source, const struct build_run *o,
-    struct convert_report *report, struct flow_item **items, const struct glm_events *events,
-    struct glm_error *err);
+int build_run(struct build *b, const struct flow_source *source,
+    const struct build_run *o, struct convert_report *report, struct flow_item **items,
+    const struct glm_events *events, struct glm_error *err);
 /* The figures that are known before anything is written. */
 void build_report(const struct build *b, struct convert_report *report);
 
@@ -55,7 +55,8 @@ int build_inherit(struct build *b, const struct reader *parent, struct glm_error
 /* config.json as a checkpoint holds it, into b->config. */
 int build_config(struct build *b, const struct reader *r, struct glm_error *err);
 /* Encoding of the output: as asked, or packed if any piece of the input is. */
-enum ckpt_encoding build_encoding(const struct manifest *m, enum convert_compress compress);
+enum ckpt_encoding build_encoding(
+    const struct manifest *m, enum convert_compress compress);
 double build_seconds(void); /* monotonic */
 
 #endif

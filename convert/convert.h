@@ -37,7 +37,11 @@ struct export_options {
     int threads;
 };
 
-enum convert_compress { COMPRESS_SAME, COMPRESS_NONE, COMPRESS_ZSTD }; /* same: as the input */
+enum convert_compress {
+    COMPRESS_SAME,
+    COMPRESS_NONE,
+    COMPRESS_ZSTD
+}; /* same: as the input */
 
 struct recode_options {
     const char *ckpt, *out;
@@ -61,15 +65,17 @@ struct reshard_options {
 /* What a call did (or, with dry_run, would do). Zeroed by the call first; owns nothing. */
 struct convert_report {
     bool dry_run, resumed;
-    int64_t hf_tensors;       /* as Hugging Face counts them, members apart */
+    int64_t hf_tensors;        /* as Hugging Face counts them, members apart */
     int64_t tensors, elements; /* logical tensors; all their elements */
-    int64_t converted;        /* tensors whose type changed */
-    int64_t files, shards;    /* files of the source; files of the output */
-    uint64_t read_bytes, written_bytes, skipped_bytes; /* skipped: durable from an earlier run */
-    double seconds;           /* of the call; dry run: estimate, 0 if unknown */
-    char topology[64];        /* "tp2,pp2,ep4"; "" for export */
-    char layout[256];         /* pipeline layout in force */
-    unsigned char fingerprint[32], id[32]; /* of the checkpoint written; of the one read by export */
+    int64_t converted;         /* tensors whose type changed */
+    int64_t files, shards;     /* files of the source; files of the output */
+    /* skipped: durable from an earlier run */
+    uint64_t read_bytes, written_bytes, skipped_bytes;
+    double seconds;    /* of the call; dry run: estimate, 0 if unknown */
+    char topology[64]; /* "tp2,pp2,ep4"; "" for export */
+    char layout[256];  /* pipeline layout in force */
+    /* of the checkpoint written; of the one read by export */
+    unsigned char fingerprint[32], id[32];
     bool has_error;           /* error holds what the numbers lost */
     struct codec_error error; /* all converted tensors together */
 };

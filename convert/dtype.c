@@ -20,37 +20,40 @@ static int plan(struct build *b, const struct recode_options *o, const struct re
     old = b->config;
     old_size = b->config_size;
     b->config = NULL;
-    target_config(&b->config, &b->config_size, o->ckpt, old, old_size, m->table, form, err);
+    target_config(
+        &b->config, &b->config_size, o->ckpt, old, old_size, m->table, form, err);
     free(old);
-    if (err->code != GLM_OK || build_begin(b, "convert", err) != GLM_OK ||
-        build_table(b, o->ckpt, m->without_mtp, err) != GLM_OK ||
-        target_manifest(&b->m, m, b->table, form, true, err) != GLM_OK ||
-        build_inherit(b, r, err) != GLM_OK)
+    if (err->code != GLM_OK || build_begin(b, "convert", err) != GLM_OK
+        || build_table(b, o->ckpt, m->without_mtp, err) != GLM_OK
+        || target_manifest(&b->m, m, b->table, form, true, err) != GLM_OK
+        || build_inherit(b, r, err) != GLM_OK)
         return (int)err->code;
     snprintf(command, sizeof command, "glm-convert --dtype %s", o->dtype);
     if (manifest_add_prov(b->m, "command", command) != 0)
         return glm_fail(err, GLM_ENOMEM, "no memory for provenance");
-    return build_place(b, placement_topology(m->placement), build_encoding(m, o->compress),
-        o->shard_size, err);
+    return build_place(b, placement_topology(m->placement),
+        build_encoding(m, o->compress), o->shard_size, err);
 }
 
 /* One line per converted tensor and a total, tab-separated. */
-static int write_report(const char *path, const struct manifest *m, const struct flow_item *items,
-    const struct codec_error *total, struct glm_error *err)
+static int write_report(const char *path, const struct manifest *m,
+    const struct flow_item *items, const struct codec_error *total, struct glm_error *err)
 {
     FILE *f = fopen(path, "w");
 
     if (f == NULL)
         return glm_fail_errno(err, "%s: open", path);
-    fprintf(f, "tensor\tdtype\telements\tchanged\tnon_finite\tmax_abs\tmax_rel\tsnr_db\n");
+    fprintf(
+        f, "tensor\tdtype\telements\tchanged\tnon_finite\tmax_abs\tmax_rel\tsnr_db\n");
     for (int64_t i = 0; i <= m->tensor_count; i++) {
         const bool last = i == m->tensor_count;
         if (!last && items[i].action != FLOW_RECODE)
             continue;
         const struct codec_error *e = last ? total : &items[i].error;
         fprintf(f, "%s\t%s\t%" PRId64 "\t%" PRId64 "\t%" PRId64 "\t%.9g\t%.9g\t%.2f\n",
-            last ? "total" : m->tensors[i].name, last ? "-" : glm_dtype_name(m->tensors[i].dtype),
-            e->count, e->changed, e->non_finite, e->max_abs, e->max_rel, codec_snr_db(e));
+            last ? "total" : m->tensors[i].name,
+            last ? "-" : glm_dtype_name(m->tensors[i].dtype), e->count, e->changed,
+            e->non_finite, e->max_abs, e->max_rel, codec_snr_db(e));
     }
     const bool bad = ferror(f) != 0;
     if (fclose(f) != 0 || bad)
@@ -81,19 +84,21 @@ int convert_recode(const struct recode_options *o, struct convert_report *report
     struct build b = {0};
 
     *report = (struct convert_report){.dry_run = o->dry_run};
-    if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK ||
-        build_apart(o->ckpt, o->out, err) != GLM_OK ||
-        reader_open(&c.reader, o->ckpt, err) != GLM_OK ||
-        plan(&b, o, c.reader, &form, err) != GLM_OK ||
-        target_manifest(&names, reader_manifest(c.reader), b.table, &form, true, err) != GLM_OK)
+    if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK
+        || build_apart(o->ckpt, o->out, err) != GLM_OK
+        || reader_open(&c.reader, o->ckpt, err) != GLM_OK
+        || plan(&b, o, c.reader, &form, err) != GLM_OK
+        || target_manifest(&names, reader_manifest(c.reader), b.table, &form, true, err)
+            != GLM_OK)
         goto out;
     const struct manifest *m = reader_manifest(c.reader);
     bool training = false;
     for (int s = SECTION_MASTER; s < SECTION_COUNT; s++)
         training = training || m->section_present[s];
     if (training)
-        glm_events_note(events, "only weights are converted: the training sections (masters, "
-                                "optimizer state) stay behind in the input");
+        glm_events_note(events,
+            "only weights are converted: the training sections (masters, "
+            "optimizer state) stay behind in the input");
     build_report(&b, report);
     report->files = m->shard_count;
     if (o->dry_run)
@@ -101,15 +106,20 @@ int convert_recode(const struct recode_options *o, struct convert_report *report
     if (check_report(o->report_path, err) != GLM_OK)
         goto out;
     const struct flow_source source = ckpt_flow_source(&c);
-    const struct build_run run = {.out = o->out, .verb = "convert", .replace = o->replace,
-        .restart = o->restart, .take_lease = o->take_lease, .threads = o->threads,
+    const struct build_run run = {.out = o->out,
+        .verb = "convert",
+        .replace = o->replace,
+        .restart = o->restart,
+        .take_lease = o->take_lease,
+        .threads = o->threads,
         .rule = form.rule};
     if (build_run(&b, &source, &run, report, &items, events, err) != GLM_OK)
         goto out;
     report->seconds = build_seconds() - start;
     if (report->resumed && report->skipped_bytes > 0)
-        glm_events_note(events, "the error report covers what this run converted; what an earlier "
-                                "run had finished is not in it");
+        glm_events_note(events,
+            "the error report covers what this run converted; what an earlier "
+            "run had finished is not in it");
     if (o->report_path != NULL)
         write_report(o->report_path, names, items, &report->error, err);
 out:

@@ -9,28 +9,33 @@
 
 struct hf_reader; /* a Hugging Face directory as a flow source */
 /* s stays the caller's and must outlive it. */
-int hf_reader_open(struct hf_reader **out, const struct hf_source *s, struct glm_error *err);
+int hf_reader_open(
+    struct hf_reader **out, const struct hf_source *s, struct glm_error *err);
 void hf_reader_close(struct hf_reader *r);
 struct flow_source hf_reader_source(struct hf_reader *r);
 
-struct ckpt_source { struct reader *reader; bool verify; };
+struct ckpt_source {
+    struct reader *reader;
+    bool verify;
+};
 /* *c must outlive the source. */
 struct flow_source ckpt_flow_source(struct ckpt_source *c);
 
 /* ---- sinks ---- */
 
-struct flow_sink ckpt_flow_sink(struct writer *w); /* whole_width if any piece is packed */
+struct flow_sink ckpt_flow_sink(
+    struct writer *w); /* whole_width if any piece is packed */
 
 struct hf_writer; /* a Hugging Face directory being written */
 struct hf_writer_options {
-    const struct manifest *m;       /* what is exported; section weight only */
-    const struct index *headers;    /* same_files: stored source headers; else NULL */
-    const char *index_name;         /* same_files: side file that is the index, or NULL */
+    const struct manifest *m;    /* what is exported; section weight only */
+    const struct index *headers; /* same_files: stored source headers; else NULL */
+    const char *index_name;      /* same_files: side file that is the index, or NULL */
     uint64_t max_shard_size;
     const struct work_options *work;
 };
-int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o, bool *resumed,
-    struct glm_error *err);
+int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o,
+    bool *resumed, struct glm_error *err);
 struct flow_sink hf_writer_sink(struct hf_writer *w);
 int64_t hf_writer_files(const struct hf_writer *w);
 int64_t hf_writer_tensors(const struct hf_writer *w);

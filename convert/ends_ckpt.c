@@ -1,9 +1,9 @@
 /* Checkpoints at either end of a flow: the reader as a source, the writer as a sink. */
 #include "convert/ends.h"
 
-static int read_tiles(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
-    unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *t,
-    struct glm_error *err)
+static int read_tiles(void *ctx, int64_t tensor, const struct rect *at,
+    struct dio_buffer *buf, unsigned char **data, unsigned char *digests, bool *known,
+    struct flow_thread *t, struct glm_error *err)
 {
     const struct ckpt_source *c = ctx;
 
@@ -13,7 +13,8 @@ static int read_tiles(void *ctx, int64_t tensor, const struct rect *at, struct d
 }
 
 /* The packed piece that holds a tile, -1 if it is plain or not stored. */
-static int64_t packed_piece(const struct manifest *m, int64_t tensor, const struct rect *tile)
+static int64_t packed_piece(
+    const struct manifest *m, int64_t tensor, const struct rect *tile)
 {
     const struct ckpt_tensor *t = &m->tensors[tensor];
 
@@ -23,7 +24,8 @@ static int64_t packed_piece(const struct manifest *m, int64_t tensor, const stru
     return -1;
 }
 
-static bool source_chunk(void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3])
+static bool source_chunk(
+    void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3])
 {
     const struct manifest *m = reader_manifest(((const struct ckpt_source *)ctx)->reader);
     const int64_t piece = packed_piece(m, tensor, tile);
@@ -33,16 +35,19 @@ static bool source_chunk(void *ctx, int64_t tensor, const struct rect *tile, int
     return piece >= 0;
 }
 
-static int source_frame(void *ctx, int64_t tensor, const struct rect *tile, void *buf, size_t room,
-    size_t *size, uint32_t *mask, struct glm_error *err)
+static int source_frame(void *ctx, int64_t tensor, const struct rect *tile, void *buf,
+    size_t room, size_t *size, uint32_t *mask, struct glm_error *err)
 {
     const struct ckpt_source *c = ctx;
     const struct manifest *m = reader_manifest(c->reader);
     const struct tile_grid *g = &m->tensors[tensor].grid;
     const int64_t piece = packed_piece(m, tensor, tile);
-    const struct rect all = tile_cover(g, &m->pieces[piece].at), one = tile_cover(g, tile);
-    const int64_t number = ((one.lo[0] - all.lo[0]) * rect_len(&all, 1) + one.lo[1] - all.lo[1]) *
-            rect_len(&all, 2) + one.lo[2] - all.lo[2];
+    const struct rect all = tile_cover(g, &m->pieces[piece].at),
+                      one = tile_cover(g, tile);
+    const int64_t number =
+        ((one.lo[0] - all.lo[0]) * rect_len(&all, 1) + one.lo[1] - all.lo[1])
+            * rect_len(&all, 2)
+        + one.lo[2] - all.lo[2];
 
     return reader_frame(c->reader, piece, number, buf, room, size, mask, err);
 }
@@ -50,8 +55,12 @@ static int source_frame(void *ctx, int64_t tensor, const struct rect *tile, void
 struct flow_source ckpt_flow_source(struct ckpt_source *c)
 {
     const struct index *ix = reader_index(c->reader);
-    return (struct flow_source){.m = ix->manifest, .ctx = c, .read = read_tiles,
-        .chunk_dims = source_chunk, .frame = source_frame, .tiles = ix->tiles};
+    return (struct flow_source){.m = ix->manifest,
+        .ctx = c,
+        .read = read_tiles,
+        .chunk_dims = source_chunk,
+        .frame = source_frame,
+        .tiles = ix->tiles};
 }
 
 /* One pipeline cell after the other, so that only its files are open; then section and tensor. */
@@ -75,13 +84,15 @@ static int sink_put(void *ctx, int64_t tensor, const struct rect *at, const void
     return writer_put(ctx, tensor, at, data, digests, t->writer, err);
 }
 
-static bool sink_chunk(void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3])
+static bool sink_chunk(
+    void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3])
 {
     return writer_chunk_dims(ctx, tensor, tile, dims);
 }
 
 static int sink_frames(void *ctx, int64_t tensor, const struct rect *at,
-    const struct writer_frame *frames, const unsigned char *digests, struct glm_error *err)
+    const struct writer_frame *frames, const unsigned char *digests,
+    struct glm_error *err)
 {
     return writer_put_frames(ctx, tensor, at, frames, digests, err);
 }
@@ -92,7 +103,10 @@ static int sink_note(void *ctx, int64_t tensor, const struct rect *at,
     return writer_note(ctx, tensor, at, digests, err);
 }
 
-static void sink_fail(void *ctx) { writer_fail(ctx); }
+static void sink_fail(void *ctx)
+{
+    writer_fail(ctx);
+}
 
 struct flow_sink ckpt_flow_sink(struct writer *w)
 {
@@ -101,8 +115,15 @@ struct flow_sink ckpt_flow_sink(struct writer *w)
 
     for (int64_t i = 0; i < m->piece_count && !packed; i++)
         packed = m->pieces[i].encoding == ENC_ZSTD;
-    return (struct flow_sink){.m = m, .ctx = w, .whole_width = packed,
-        .any_order = !packed, .key = sink_key,
-        .has = sink_has, .put = sink_put, .chunk_dims = sink_chunk, .put_frames = sink_frames,
-        .note = sink_note, .fail = sink_fail};
+    return (struct flow_sink){.m = m,
+        .ctx = w,
+        .whole_width = packed,
+        .any_order = !packed,
+        .key = sink_key,
+        .has = sink_has,
+        .put = sink_put,
+        .chunk_dims = sink_chunk,
+        .put_frames = sink_frames,
+        .note = sink_note,
+        .fail = sink_fail};
 }

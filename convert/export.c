@@ -16,8 +16,9 @@ static bool is_file_index(const char *name)
     return n > INDEX_SUFFIX && strcmp(name + n - INDEX_SUFFIX, ".index.json") == 0;
 }
 
-static int write_sides(struct hf_writer *w, const struct index *ix, const struct export_options *o,
-    const char *config, size_t config_size, struct glm_error *err)
+static int write_sides(struct hf_writer *w, const struct index *ix,
+    const struct export_options *o, const char *config, size_t config_size,
+    struct glm_error *err)
 {
     const struct manifest *m = ix->manifest;
 
@@ -36,8 +37,8 @@ static int write_sides(struct hf_writer *w, const struct index *ix, const struct
 }
 
 /* Everything that decides the output's bytes. */
-static void plan_digest(struct build *b, const struct index *ix, const struct export_options *o,
-    uint64_t limit, unsigned char out[DIGEST_SIZE])
+static void plan_digest(struct build *b, const struct index *ix,
+    const struct export_options *o, uint64_t limit, unsigned char out[DIGEST_SIZE])
 {
     const char *dtype = o->dtype == NULL ? "same" : o->dtype;
     const char *rule = o->scale_rule == NULL ? "" : o->scale_rule;
@@ -90,34 +91,43 @@ int convert_export(const struct export_options *o, struct convert_report *report
     unsigned char plan[DIGEST_SIZE];
 
     *report = (struct convert_report){0};
-    if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK ||
-        build_apart(o->ckpt, o->out, err) != GLM_OK)
+    if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK
+        || build_apart(o->ckpt, o->out, err) != GLM_OK)
         return (int)err->code;
     if (o->same_files && (!form.same || o->max_shard_size != 0))
         return glm_fail(err, GLM_EUSAGE,
-            "--same-files gives the original files: --dtype and --max-shard-size do not go with it");
-    if (reader_open(&c.reader, o->ckpt, err) != GLM_OK || build_begin(&b, "export", err) != GLM_OK ||
-        build_config(&b, c.reader, err) != GLM_OK)
+            "--same-files gives the original files: --dtype and --max-shard-size do not "
+            "go with it");
+    if (reader_open(&c.reader, o->ckpt, err) != GLM_OK
+        || build_begin(&b, "export", err) != GLM_OK
+        || build_config(&b, c.reader, err) != GLM_OK)
         goto out;
     const struct index *ix = reader_index(c.reader);
-    if (target_config(&config, &config_size, o->ckpt, b.config, b.config_size, ix->table, &form,
-            err) != GLM_OK ||
-        target_manifest(&b.m, ix->manifest, ix->table, &form, true, err) != GLM_OK ||
-        recode_plan(ix->manifest, b.m, form.rule, &items, err) != GLM_OK)
+    if (target_config(&config, &config_size, o->ckpt, b.config, b.config_size, ix->table,
+            &form, err)
+            != GLM_OK
+        || target_manifest(&b.m, ix->manifest, ix->table, &form, true, err) != GLM_OK
+        || recode_plan(ix->manifest, b.m, form.rule, &items, err) != GLM_OK)
         goto out;
     plan_digest(&b, ix, o, limit, plan);
-    const struct work_options work = {.target = o->out, .plan = plan, .replace = o->replace,
-        .restart = o->restart, .take_lease = o->take_lease};
-    const struct hf_writer_options writer = {.m = b.m, .headers = o->same_files ? ix : NULL,
-        .max_shard_size = limit, .work = &work};
+    const struct work_options work = {.target = o->out,
+        .plan = plan,
+        .replace = o->replace,
+        .restart = o->restart,
+        .take_lease = o->take_lease};
+    const struct hf_writer_options writer = {.m = b.m,
+        .headers = o->same_files ? ix : NULL,
+        .max_shard_size = limit,
+        .work = &work};
     if (hf_writer_open(&w, &writer, &report->resumed, err) != GLM_OK)
         goto out;
     if (report->resumed)
         glm_events_note(events, "continues unfinished work");
     const struct flow_source source = ckpt_flow_source(&c);
     const struct flow_sink sink = hf_writer_sink(w);
-    if (flow_run(&source, &sink, items, o->threads, "export", events, &stats, err) != GLM_OK ||
-        write_sides(w, ix, o, config, config_size, err) != GLM_OK)
+    if (flow_run(&source, &sink, items, o->threads, "export", events, &stats, err)
+            != GLM_OK
+        || write_sides(w, ix, o, config, config_size, err) != GLM_OK)
         goto out;
     fill_report(report, b.m, ix, w, &stats, items);
     if (hf_writer_commit(w, err) == GLM_OK)

@@ -25,7 +25,8 @@ struct flow {
     struct flow_item *items;
     struct job *jobs;
     int64_t job_count, next;
-    struct recode_member **members; /* [tensor of the sink]: array by member, NULL unless recoded */
+    /* [tensor of the sink]: array by member, NULL unless recoded */
+    struct recode_member **members;
     const char *verb;
     const struct glm_events *events;
     struct flow_stats stats;
@@ -33,7 +34,8 @@ struct flow {
     size_t in_flight;
     pthread_mutex_t lock;
     pthread_cond_t room;
-    int64_t failed_job;             /* the smallest that failed: the sentence does not depend on luck */
+    /* the smallest that failed: the sentence does not depend on luck */
+    int64_t failed_job;
     struct glm_error error;
 };
 
@@ -47,9 +49,18 @@ static void trim(struct dio_buffer *b)
 
 /* ---- cutting ---------------------------------------------------------------------------------- */
 
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t at_least_one(int64_t n) { return n < 1 ? 1 : n; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static int64_t at_least_one(int64_t n)
+{
+    return n < 1 ? 1 : n;
+}
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 int64_t flow_cut(const struct tile_grid *g, size_t element, bool whole_width, bool narrow,
     struct rect *out)
@@ -108,7 +119,8 @@ static int by_order(const void *a, const void *b)
 }
 
 /* Jobs of one tensor, appended; with out NULL only counted. */
-static int64_t tensor_jobs(const struct flow *f, int64_t tensor, struct job *out, struct rect *rects)
+static int64_t tensor_jobs(
+    const struct flow *f, int64_t tensor, struct job *out, struct rect *rects)
 {
     const struct manifest *m = f->sink->m;
     const struct flow_item *item = &f->items[tensor];
@@ -121,12 +133,14 @@ static int64_t tensor_jobs(const struct flow *f, int64_t tensor, struct job *out
     size_t element = element_of(m, tensor);
     if (recode && element_of(f->source->m, item->from) > element)
         element = element_of(f->source->m, item->from);
-    const int64_t n = flow_cut(&m->tensors[tensor].grid, element,
-        recode || f->sink->whole_width, recode, rects);
+    const int64_t n = flow_cut(
+        &m->tensors[tensor].grid, element, recode || f->sink->whole_width, recode, rects);
     for (int64_t i = 0; out != NULL && i < n; i++)
-        out[i] = (struct job){.tensor = tensor, .at = rects[i],
+        out[i] = (struct job){.tensor = tensor,
+            .at = rects[i],
             .key = f->sink->key(f->sink->ctx, tensor, rects[i].lo[0]),
-            .place = placed ? f->source->place(f->source->ctx, item->from, &rects[i]) : 0};
+            .place =
+                placed ? f->source->place(f->source->ctx, item->from, &rects[i]) : 0};
     return n;
 }
 
@@ -166,12 +180,13 @@ static int reserve_digests(struct flow_thread *t, int64_t tiles, struct glm_erro
     free(t->digests);
     t->digests = malloc(need);
     t->digest_room = t->digests == NULL ? 0 : need;
-    return t->digests == NULL ? glm_fail(err, GLM_ENOMEM, "no memory for tile digests") : GLM_OK;
+    return t->digests == NULL ? glm_fail(err, GLM_ENOMEM, "no memory for tile digests")
+                              : GLM_OK;
 }
 
 /* The recorded digests of the tiles under a rectangle, row-major. */
-static void recorded_digests(const struct flow_source *s, int64_t tensor, const struct rect *at,
-    unsigned char *out)
+static void recorded_digests(const struct flow_source *s, int64_t tensor,
+    const struct rect *at, unsigned char *out)
 {
     const struct ckpt_tensor *t = &s->m->tensors[tensor];
     const struct rect tiles = tile_cover(&t->grid, at);
@@ -200,9 +215,9 @@ static bool frames_pass(const struct flow *f, const struct job *j)
             for (int64_t gc = tiles.lo[2]; gc < tiles.hi[2]; gc++) {
                 const struct rect tile = tile_rect(g, tile_index(g, e, gr, gc));
                 int64_t a[RECT_AXES], b[RECT_AXES];
-                if (!s->chunk_dims(s->ctx, from, &tile, a) ||
-                    !f->sink->chunk_dims(f->sink->ctx, j->tensor, &tile, b) ||
-                    memcmp(a, b, sizeof a) != 0)
+                if (!s->chunk_dims(s->ctx, from, &tile, a)
+                    || !f->sink->chunk_dims(f->sink->ctx, j->tensor, &tile, b)
+                    || memcmp(a, b, sizeof a) != 0)
                     return false;
             }
     return true;
@@ -216,15 +231,16 @@ static int copy_frames(
     const struct tile_grid *g = &f->sink->m->tensors[j->tensor].grid;
     const struct rect tiles = tile_cover(g, &j->at);
     const int64_t count = rect_count(&tiles);
-    const size_t one = packer_bound((size_t)(g->tile[1] * g->tile[2]) * element_of(s->m, from));
+    const size_t one =
+        packer_bound((size_t)(g->tile[1] * g->tile[2]) * element_of(s->m, from));
     struct writer_frame *frames = calloc((size_t)count, sizeof *frames);
     size_t used = 0;
     int64_t n = 0;
 
     if (frames == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " frames", count);
-    if (dio_reserve(&t->in, one * (size_t)count, err) != GLM_OK ||
-        reserve_digests(t, count, err) != GLM_OK)
+    if (dio_reserve(&t->in, one * (size_t)count, err) != GLM_OK
+        || reserve_digests(t, count, err) != GLM_OK)
         goto out;
     recorded_digests(s, from, &j->at, t->digests);
     for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
@@ -233,7 +249,8 @@ static int copy_frames(
                 const struct rect tile = tile_rect(g, tile_index(g, e, gr, gc));
                 frames[n].data = t->in.data + used;
                 if (s->frame(s->ctx, from, &tile, t->in.data + used, one, &frames[n].size,
-                        &frames[n].mask, err) != GLM_OK)
+                        &frames[n].mask, err)
+                    != GLM_OK)
                     goto out;
                 used += frames[n].size;
             }
@@ -243,7 +260,8 @@ out:
     return (int)err->code;
 }
 
-static int copy(struct flow *f, const struct job *j, struct flow_thread *t, struct glm_error *err)
+static int copy(
+    struct flow *f, const struct job *j, struct flow_thread *t, struct glm_error *err)
 {
     const struct flow_source *s = f->source;
     const struct ckpt_tensor *to = &f->sink->m->tensors[j->tensor];
@@ -261,12 +279,14 @@ static int copy(struct flow *f, const struct job *j, struct flow_thread *t, stru
     if (frames_pass(f, j))
         return copy_frames(f, j, t, err);
     const size_t size = (size_t)bytes_of(s->m, from, &j->at);
-    if (dio_reserve(&t->in, size + 2 * DIO_ALIGN, err) != GLM_OK ||
-        s->read(s->ctx, from, &j->at, &t->in, &data, t->digests, &known, t, err) != GLM_OK)
+    if (dio_reserve(&t->in, size + 2 * DIO_ALIGN, err) != GLM_OK
+        || s->read(s->ctx, from, &j->at, &t->in, &data, t->digests, &known, t, err)
+            != GLM_OK)
         return (int)err->code;
     if (to->derived && f->sink->note != NULL) {
         if (!known)
-            reader_hash_tiles(&to->grid, &j->at, element_of(s->m, from), data, t->digests);
+            reader_hash_tiles(
+                &to->grid, &j->at, element_of(s->m, from), data, t->digests);
         return f->sink->note(f->sink->ctx, j->tensor, &j->at, t->digests, err);
     }
     return f->sink->put(
@@ -277,7 +297,8 @@ static int copy(struct flow *f, const struct job *j, struct flow_thread *t, stru
 static bool job_done(const struct flow *f, const struct job *j)
 {
     const struct manifest *m = f->sink->m;
-    const int64_t scale = f->items[j->tensor].action == FLOW_RECODE ? m->tensors[j->tensor].scale : -1;
+    const int64_t scale =
+        f->items[j->tensor].action == FLOW_RECODE ? m->tensors[j->tensor].scale : -1;
 
     if (!f->sink->has(f->sink->ctx, j->tensor, &j->at))
         return false;
@@ -289,7 +310,8 @@ static bool job_done(const struct flow *f, const struct job *j)
     return f->sink->has(f->sink->ctx, scale, &whole);
 }
 
-static int run_job(struct flow *f, struct job *j, struct flow_thread *t, struct glm_error *err)
+static int run_job(
+    struct flow *f, struct job *j, struct flow_thread *t, struct glm_error *err)
 {
     if (f->items[j->tensor].action == FLOW_COPY)
         copy(f, j, t, err);
@@ -323,7 +345,8 @@ static struct job *take_job(struct flow *f)
         if (signal != 0) {
             f->failed_job = f->next;
             glm_fail(&f->error, GLM_ESTOPPED,
-                "stopped by signal %d; what is done is kept, the same command goes on", signal);
+                "stopped by signal %d; what is done is kept, the same command goes on",
+                signal);
             f->error.sys_errno = signal;
             break;
         }
@@ -351,7 +374,8 @@ static bool tells_more(const struct flow *f, int64_t number, const struct glm_er
     return idle == had_idle ? number < f->failed_job : had_idle;
 }
 
-static void job_ended(struct flow *f, const struct job *j, bool skipped, const struct glm_error *err)
+static void job_ended(
+    struct flow *f, const struct job *j, bool skipped, const struct glm_error *err)
 {
     const uint64_t bytes = bytes_of(f->sink->m, j->tensor, &j->at);
     const bool noted = f->sink->m->tensors[j->tensor].derived && f->sink->note != NULL;
@@ -371,7 +395,8 @@ static void job_ended(struct flow *f, const struct job *j, bool skipped, const s
         if (skipped) {
             f->stats.skipped_bytes += bytes;
         } else if (!noted) { /* of a derived tensor only digests pass */
-            f->stats.read_bytes += bytes_of(f->source->m, f->items[j->tensor].from, &j->at);
+            f->stats.read_bytes +=
+                bytes_of(f->source->m, f->items[j->tensor].from, &j->at);
             f->stats.written_bytes += bytes;
         }
         glm_events_progress(f->events, f->verb, f->done, f->total);
@@ -396,7 +421,8 @@ static void thread_clear(struct flow_thread *t)
 static void *work(void *arg)
 {
     struct flow *f = arg;
-    struct flow_thread t = {.reader = reader_scratch_new(), .writer = writer_scratch_new()};
+    struct flow_thread t = {
+        .reader = reader_scratch_new(), .writer = writer_scratch_new()};
 
     for (struct job *j; (j = take_job(f)) != NULL;) {
         struct glm_error err = {0};
@@ -434,9 +460,10 @@ static int prepare_members(struct flow *f, struct glm_error *err)
         const struct job *j = &f->jobs[i];
         if (f->items[j->tensor].action != FLOW_RECODE)
             continue;
-        if (f->members[j->tensor] == NULL &&
-            recode_members_new(&f->members[j->tensor],
-                f->sink->m->tensors[j->tensor].grid.dims[0], err) != GLM_OK)
+        if (f->members[j->tensor] == NULL
+            && recode_members_new(&f->members[j->tensor],
+                   f->sink->m->tensors[j->tensor].grid.dims[0], err)
+                != GLM_OK)
             return (int)err->code;
         if (!job_done(f, j))
             recode_member_expect(recode_member_at(f->members[j->tensor], j->at.lo[0]));
@@ -445,11 +472,15 @@ static int prepare_members(struct flow *f, struct glm_error *err)
 }
 
 int flow_run(const struct flow_source *source, const struct flow_sink *sink,
-    struct flow_item *items, int threads, const char *verb, const struct glm_events *events,
-    struct flow_stats *stats, struct glm_error *err)
+    struct flow_item *items, int threads, const char *verb,
+    const struct glm_events *events, struct flow_stats *stats, struct glm_error *err)
 {
-    struct flow f = {.source = source, .sink = sink, .items = items, .verb = verb,
-        .events = events, .failed_job = -1};
+    struct flow f = {.source = source,
+        .sink = sink,
+        .items = items,
+        .verb = verb,
+        .events = events,
+        .failed_job = -1};
 
     pthread_mutex_init(&f.lock, NULL);
     pthread_cond_init(&f.room, NULL);
@@ -460,7 +491,8 @@ int flow_run(const struct flow_source *source, const struct flow_sink *sink,
         *err = f.error;
     else if (source->unchanged != NULL)
         source->unchanged(source->ctx, err);
-    for (int64_t i = 0; i < f.job_count; i++) /* job order: sums do not depend on threads */
+    for (int64_t i = 0; i < f.job_count;
+         i++) /* job order: sums do not depend on threads */
         if (items[f.jobs[i].tensor].action == FLOW_RECODE)
             codec_error_add(&items[f.jobs[i].tensor].error, &f.jobs[i].error);
     *stats = f.stats;

@@ -12,9 +12,10 @@
 #include "kernels/base/events.h"
 
 enum {
-    FLOW_TARGET = 8 << 20,   /* bytes of a job, where tiles allow */
-    FLOW_ALONE = 256 << 10,  /* a member of at least this many bytes is a job by itself */
-    FLOW_WIDEST = 32 << 20,  /* a band of tiles past this is cut by columns, where the sink allows */
+    FLOW_TARGET = 8 << 20,  /* bytes of a job, where tiles allow */
+    FLOW_ALONE = 256 << 10, /* a member of at least this many bytes is a job by itself */
+    FLOW_WIDEST =
+        32 << 20, /* a band of tiles past this is cut by columns, where the sink allows */
     FLOW_BUDGET = 192 << 20, /* bytes in flight, all threads together */
     FLOW_KEEP = 40 << 20,    /* a thread's buffer past this is given back after the job */
 };
@@ -23,7 +24,8 @@ struct flow_thread { /* what one thread owns */
     struct reader_scratch *reader;
     struct writer_scratch *writer;
     struct dio_buffer in, out, aux, wide, back;
-    unsigned char *digests; size_t digest_room;
+    unsigned char *digests;
+    size_t digest_room;
 };
 
 struct flow_source {
@@ -35,9 +37,10 @@ struct flow_source {
         unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *t,
         struct glm_error *err);
     /* NULL, or: chunk shape under a tile if it is stored as a frame; and the frame itself. */
-    bool (*chunk_dims)(void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3]);
-    int (*frame)(void *ctx, int64_t tensor, const struct rect *tile, void *buf, size_t room,
-        size_t *size, uint32_t *mask, struct glm_error *err);
+    bool (*chunk_dims)(
+        void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3]);
+    int (*frame)(void *ctx, int64_t tensor, const struct rect *tile, void *buf,
+        size_t room, size_t *size, uint32_t *mask, struct glm_error *err);
     const unsigned char *tiles; /* recorded tile digests, NULL if there are none */
     /* NULL, or where a rectangle lies: sinks without an order of their own are fed in this one, so
      * that each file of the source is read from its start to its end. */
@@ -49,8 +52,8 @@ struct flow_source {
 struct flow_sink {
     const struct manifest *m; /* what the sink shall hold */
     void *ctx;
-    bool whole_width;         /* jobs must be as wide as the tensor */
-    bool any_order;           /* within a key jobs may come in any order */
+    bool whole_width; /* jobs must be as wide as the tensor */
+    bool any_order;   /* within a key jobs may come in any order */
     /* Sort key of a tensor's member: jobs run in ascending (key, tensor, rectangle) order; with
      * any_order a source that has a place comes between key and tensor. */
     uint64_t (*key)(void *ctx, int64_t tensor, int64_t member);
@@ -58,20 +61,22 @@ struct flow_sink {
     int (*put)(void *ctx, int64_t tensor, const struct rect *at, const void *data,
         const unsigned char *digests, struct flow_thread *t, struct glm_error *err);
     /* NULL, or the writer's counterparts. */
-    bool (*chunk_dims)(void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3]);
+    bool (*chunk_dims)(
+        void *ctx, int64_t tensor, const struct rect *tile, int64_t dims[3]);
     int (*put_frames)(void *ctx, int64_t tensor, const struct rect *at,
-        const struct writer_frame *frames, const unsigned char *digests, struct glm_error *err);
-    /* A derived tensor: digests only. NULL: derived tensors are put like the rest. */
-    int (*note)(void *ctx, int64_t tensor, const struct rect *at, const unsigned char *digests,
+        const struct writer_frame *frames, const unsigned char *digests,
         struct glm_error *err);
+    /* A derived tensor: digests only. NULL: derived tensors are put like the rest. */
+    int (*note)(void *ctx, int64_t tensor, const struct rect *at,
+        const unsigned char *digests, struct glm_error *err);
     void (*fail)(void *ctx); /* wakes those who wait inside put; may be NULL */
 };
 
 /* What becomes of one tensor of the sink. */
 enum flow_action {
-    FLOW_COPY,  /* same type: bytes pass unchanged */
-    FLOW_RECODE,/* other type: from `from` (and its scales) */
-    FLOW_SCALE  /* written along with its weight */
+    FLOW_COPY,   /* same type: bytes pass unchanged */
+    FLOW_RECODE, /* other type: from `from` (and its scales) */
+    FLOW_SCALE   /* written along with its weight */
 };
 
 struct flow_item {
@@ -87,8 +92,8 @@ struct flow_stats {
 
 /* items: one per tensor of sink->m. */
 int flow_run(const struct flow_source *source, const struct flow_sink *sink,
-    struct flow_item *items, int threads, const char *verb, const struct glm_events *events,
-    struct flow_stats *stats, struct glm_error *err);
+    struct flow_item *items, int threads, const char *verb,
+    const struct glm_events *events, struct flow_stats *stats, struct glm_error *err);
 
 /* The rectangles a tensor is cut into (pure; tests). whole_width as in the sink; narrow: jobs never
  * hold more than one member. Returns the count; out may be NULL. */

@@ -48,8 +48,8 @@ struct hf_source {
     const int *experts; /* kept experts (old numbers) or NULL; owned */
     /* scales: "" none, ".weight_scale_inv", ".weight_scale", ".scale" as found in the source */
     char scale_suffix[32];
-    int64_t
-        scale_block[2]; /* rows, columns of weight per scale element: 128,128 or 1,32 */
+    /* rows, columns of weight per scale element: 128,128 or 1,32 */
+    int64_t scale_block[2];
     enum glm_dtype scale_dtype; /* F32, BF16 or F8_E8M0 (U8 in MXFP8 counts as F8_E8M0) */
     char **warnings;
     int warning_count;
@@ -61,7 +61,8 @@ struct hf_source {
 
 struct hf_options {
     bool no_mtp;
-    bool mtp_may_lack; /* the MTP layers' tensors may be absent, all of them: file is -1 then */
+    /* the MTP layers' tensors may be absent, all of them: file is -1 then */
+    bool mtp_may_lack;
     struct hf_subset subset;
     int threads; /* headers read at the same time */
 };

@@ -198,8 +198,8 @@ static int check_complete(const struct check *k)
     const struct hf_match *m = k->m;
     struct hf_names missing = collect(k, lacks, false);
     const struct hf_names mtp = collect(k, lacks_mtp, false);
-    const bool dropped = mtp.count && collect(k, has_mtp, false).count == 0
-        && mtp.count == missing.count;
+    const bool dropped =
+        mtp.count && collect(k, has_mtp, false).count == 0 && mtp.count == missing.count;
     if (dropped && m->mtp_may_lack)
         missing = (struct hf_names){0};
     else if (dropped)

@@ -264,7 +264,8 @@ static void take_tensor(struct hf_match *m, int64_t f, const struct st_tensor *s
     if (!check_shape(m, &t, s, shown, file->name))
         return;
     if (glm_dtype_bits(s->dtype) % 8 != 0) {
-        hfdir_list(&m->half_bytes, "%s in %s (%s)", shown, file->name, glm_dtype_name(s->dtype));
+        hfdir_list(
+            &m->half_bytes, "%s in %s (%s)", shown, file->name, glm_dtype_name(s->dtype));
         return;
     }
     const struct hf_place at = {.file = (int32_t)f,

@@ -5,8 +5,8 @@
 
 #include "convert/hfstored.h"
 
-static int take_header(
-    struct hf_stored *s, const struct index *ix, const struct ckpt_file *f, struct glm_error *err)
+static int take_header(struct hf_stored *s, const struct index *ix,
+    const struct ckpt_file *f, struct glm_error *err)
 {
     struct hf_file *file = &s->source.files[s->source.file_count];
 
@@ -34,15 +34,18 @@ int hf_stored_open(struct hf_stored *s, const struct index *ix, struct glm_error
     if (s->source.file_count == 0)
         return glm_fail(err, GLM_EUSAGE,
             "%s: holds no source headers (a subset, or not imported from safetensors): "
-            "--same-files is not possible", ix->path);
+            "--same-files is not possible",
+            ix->path);
     s->match.s = &s->source;
     s->match.table = m->table;
     if (hfdir_match(&s->match, err) != GLM_OK)
         return (int)err->code;
     if (s->match.extra.count > 0)
         return glm_fail(err, GLM_EUSAGE,
-            "%s: the original files hold %" PRId64 " tensors that this checkpoint does not (%s): "
-            "--same-files is not possible", ix->path, s->match.extra.count, s->match.extra.text);
+            "%s: the original files hold %" PRId64
+            " tensors that this checkpoint does not (%s): "
+            "--same-files is not possible",
+            ix->path, s->match.extra.count, s->match.extra.text);
     return GLM_OK;
 }
 

@@ -49,7 +49,8 @@ static int add_provenance(struct build *b, const struct hf_source *s,
     if (!failed) {
         digest_begin(d);
         for (int64_t i = 0; i < s->file_count; i++)
-            digest_update(d, s->files[i].header_bytes, (size_t)s->files[i].header.data_start);
+            digest_update(
+                d, s->files[i].header_bytes, (size_t)s->files[i].header.data_start);
         digest_end(d, headers);
         digest_free(d);
         digest_hex(headers, hex);
@@ -60,11 +61,11 @@ static int add_provenance(struct build *b, const struct hf_source *s,
             o->no_mtp ? " --no-mtp" : "", o->layers != NULL ? " --layers " : "",
             o->layers != NULL ? o->layers : "", o->experts != NULL ? " --experts " : "",
             o->experts != NULL ? o->experts : "");
-        failed = manifest_add_prov(b->m, "command", command) ||
-            manifest_add_prov(b->m, "headers-sha256", hex) ||
-            manifest_add_prov(b->m, "source", repo) ||
-            (revision[0] != '\0' && manifest_add_prov(b->m, "revision", revision)) ||
-            manifest_add_prov(b->m, "version", GLM_VERSION);
+        failed = manifest_add_prov(b->m, "command", command)
+            || manifest_add_prov(b->m, "headers-sha256", hex)
+            || manifest_add_prov(b->m, "source", repo)
+            || (revision[0] != '\0' && manifest_add_prov(b->m, "revision", revision))
+            || manifest_add_prov(b->m, "version", GLM_VERSION);
     }
     return failed ? glm_fail(err, GLM_ENOMEM, "no memory for provenance") : GLM_OK;
 }
@@ -78,7 +79,8 @@ static int plan_source(struct build *b, const struct hf_source *s, struct glm_er
         snprintf(path, sizeof path, "%s/%s", s->dir, s->files[i].name);
         if (stat(path, &st) != 0)
             return glm_fail_errno(err, "%s", path);
-        const int64_t seen[] = {(int64_t)st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+        const int64_t seen[] = {
+            (int64_t)st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
         build_plan(b, s->files[i].name, seen, sizeof seen);
     }
     return GLM_OK;
@@ -150,21 +152,23 @@ out:
 }
 
 /* Everything up to the point where bytes would be written. */
-static int plan(struct build *b, const struct import_options *o, const struct hf_source *s,
-    const struct manifest *source, const struct target_form *form, struct glm_error *err)
+static int plan(struct build *b, const struct import_options *o,
+    const struct hf_source *s, const struct manifest *source,
+    const struct target_form *form, struct glm_error *err)
 {
     char path[PATH_MAX];
 
     snprintf(path, sizeof path, "%s/config.json", o->src);
     if (target_config(&b->config, &b->config_size, path, s->config_text, s->config_size,
-            s->table, form, err) != GLM_OK ||
-        build_begin(b, "import", err) != GLM_OK ||
-        build_table(b, path, o->no_mtp, err) != GLM_OK ||
-        target_manifest(&b->m, source, b->table, form, true, err) != GLM_OK)
+            s->table, form, err)
+            != GLM_OK
+        || build_begin(b, "import", err) != GLM_OK
+        || build_table(b, path, o->no_mtp, err) != GLM_OK
+        || target_manifest(&b->m, source, b->table, form, true, err) != GLM_OK)
         return (int)err->code;
     b->m->without_mtp = o->no_mtp && !s->has_mtp;
-    if (plan_source(b, s, err) != GLM_OK || add_files(b, s, err) != GLM_OK ||
-        add_provenance(b, s, o, err) != GLM_OK)
+    if (plan_source(b, s, err) != GLM_OK || add_files(b, s, err) != GLM_OK
+        || add_provenance(b, s, o, err) != GLM_OK)
         return (int)err->code;
     build_plan(b, "layers", o->layers, o->layers == NULL ? 0 : strlen(o->layers));
     build_plan(b, "experts", o->experts, o->experts == NULL ? 0 : strlen(o->experts));
@@ -177,12 +181,13 @@ static int open_source(
     struct hf_options h = {.no_mtp = o->no_mtp, .threads = o->threads};
     int *layers = NULL, *experts = NULL;
 
-    if ((o->layers == NULL ||
-            hf_list_parse("--layers", o->layers, &layers, &h.subset.layer_count, err) ==
-                GLM_OK) &&
-        (o->experts == NULL ||
-            hf_list_parse("--experts", o->experts, &experts, &h.subset.expert_count, err) ==
-                GLM_OK)) {
+    if ((o->layers == NULL
+            || hf_list_parse("--layers", o->layers, &layers, &h.subset.layer_count, err)
+                == GLM_OK)
+        && (o->experts == NULL
+            || hf_list_parse(
+                   "--experts", o->experts, &experts, &h.subset.expert_count, err)
+                == GLM_OK)) {
         h.subset.layers = layers;
         h.subset.experts = experts;
         hfdir_open(s, o->src, &h, err);
@@ -202,9 +207,9 @@ int convert_import(const struct import_options *o, struct convert_report *report
     struct build b = {0};
 
     *report = (struct convert_report){.dry_run = o->dry_run};
-    if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK ||
-        build_apart(o->src, o->out, err) != GLM_OK || open_source(&s, o, err) != GLM_OK ||
-        hf_reader_open(&r, s, err) != GLM_OK)
+    if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK
+        || build_apart(o->src, o->out, err) != GLM_OK || open_source(&s, o, err) != GLM_OK
+        || hf_reader_open(&r, s, err) != GLM_OK)
         goto out;
     for (int i = 0; i < s->warning_count; i++)
         glm_events_note(events, s->warnings[i]);
@@ -218,8 +223,12 @@ int convert_import(const struct import_options *o, struct convert_report *report
         report->seconds = estimate(s, s->bytes, o->threads);
         goto out;
     }
-    const struct build_run run = {.out = o->out, .verb = "import", .replace = o->replace,
-        .restart = o->restart, .take_lease = o->take_lease, .threads = o->threads,
+    const struct build_run run = {.out = o->out,
+        .verb = "import",
+        .replace = o->replace,
+        .restart = o->restart,
+        .take_lease = o->take_lease,
+        .threads = o->threads,
         .rule = form.rule};
     build_run(&b, &source, &run, report, NULL, events, err);
     report->seconds = build_seconds() - start;

@@ -32,8 +32,8 @@ SIMD_BODY void load(
 /* |x| compares like its bits; a NaN counts as 0. */
 SIMD_BODY float block_amax(const float *v)
 {
-    int32_t held[BLOCK],
-        top = 0; /* signed: SSE2 compares no others; without the sign bit equal */
+    /* signed: SSE2 compares no others; without the sign bit equal */
+    int32_t held[BLOCK], top = 0;
 
     for (int i = 0; i < BLOCK; i++) {
         const int32_t a = (int32_t)(f32_bits(v[i]) & 0x7FFFFFFFu);

@@ -13,8 +13,8 @@ enum { STRIP = 128 };
 
 struct recode_member {
     pthread_mutex_t lock;
-    int64_t expected;                       /* jobs still to end */
-    unsigned char *old_scale, *new_scale;   /* of the whole member; new_scale: being made */
+    int64_t expected;                     /* jobs still to end */
+    unsigned char *old_scale, *new_scale; /* of the whole member; new_scale: being made */
 };
 
 int recode_members_new(struct recode_member **out, int64_t count, struct glm_error *err)
@@ -42,7 +42,10 @@ struct recode_member *recode_member_at(struct recode_member *members, int64_t i)
     return &members[i];
 }
 
-void recode_member_expect(struct recode_member *member) { member->expected++; }
+void recode_member_expect(struct recode_member *member)
+{
+    member->expected++;
+}
 
 /* ---- one strip -------------------------------------------------------------------------------- */
 
@@ -69,7 +72,10 @@ static struct form form_of(const struct manifest *m, int64_t tensor, int64_t sca
     return f;
 }
 
-static bool is_mx(const struct form *f) { return f->block[0] == 1; }
+static bool is_mx(const struct form *f)
+{
+    return f->block[0] == 1;
+}
 
 static unsigned char *scale_at(const struct form *f, int64_t row)
 {
@@ -77,32 +83,32 @@ static unsigned char *scale_at(const struct form *f, int64_t row)
 }
 
 /* Stored elements -> F32 (or any of the plain types that the codec writes). */
-static void decode(const struct form *f, const unsigned char *from, int64_t row, int64_t rows,
-    int64_t cols, void *to, enum glm_dtype type)
+static void decode(const struct form *f, const unsigned char *from, int64_t row,
+    int64_t rows, int64_t cols, void *to, enum glm_dtype type)
 {
     if (!f->scaled)
         codec_cast(from, f->dtype, to, type, rows * cols);
     else if (is_mx(f))
         codec_mxfp8_decode(from, scale_at(f, row), rows, cols, to, type);
     else
-        codec_fp8_decode(
-            from, (const float *)(const void *)scale_at(f, row), rows, cols, f->block, to, type);
+        codec_fp8_decode(from, (const float *)(const void *)scale_at(f, row), rows, cols,
+            f->block, to, type);
 }
 
-static void encode(const struct form *f, const void *from, enum glm_dtype type, int64_t row,
-    int64_t rows, int64_t cols, enum codec_rule rule, unsigned char *to)
+static void encode(const struct form *f, const void *from, enum glm_dtype type,
+    int64_t row, int64_t rows, int64_t cols, enum codec_rule rule, unsigned char *to)
 {
     if (is_mx(f))
         codec_mxfp8_encode(from, type, rows, cols, rule, to, scale_at(f, row));
     else
-        codec_fp8_encode(
-            from, type, rows, cols, f->block, rule, to, (float *)(void *)scale_at(f, row));
+        codec_fp8_encode(from, type, rows, cols, f->block, rule, to,
+            (float *)(void *)scale_at(f, row));
 }
 
 /* One strip from `a` to `b`, and what it lost. wide, back: rows*cols floats. */
 static void change(const struct form *a, const unsigned char *from, const struct form *b,
-    unsigned char *to, int64_t row, int64_t rows, int64_t cols, enum codec_rule rule, float *wide,
-    float *back, struct codec_error *error)
+    unsigned char *to, int64_t row, int64_t rows, int64_t cols, enum codec_rule rule,
+    float *wide, float *back, struct codec_error *error)
 {
     const void *x = from;
     enum glm_dtype xt = a->dtype;
@@ -152,9 +158,10 @@ static int load_scale(const struct flow_source *source, int64_t tensor, int64_t 
     member->old_scale = malloc(widen ? (size_t)n * sizeof(float) : size);
     if (digests == NULL || member->old_scale == NULL)
         glm_fail(err, GLM_ENOMEM, "no memory for scales");
-    else if (dio_reserve(&t->aux, size + 2 * DIO_ALIGN, err) == GLM_OK &&
-        source->read(source->ctx, tensor, &all, &t->aux, &data, digests, &known, t, err) ==
-            GLM_OK) {
+    else if (dio_reserve(&t->aux, size + 2 * DIO_ALIGN, err) == GLM_OK
+        && source->read(
+               source->ctx, tensor, &all, &t->aux, &data, digests, &known, t, err)
+            == GLM_OK) {
         if (widen)
             codec_cast(data, GLM_BF16, member->old_scale, GLM_F32, n);
         else
@@ -175,8 +182,8 @@ static int ready_scales(const struct flow_source *source, const struct flow_sink
         load_scale(source, item->from_scale, e, member, t, err);
     if (err->code == GLM_OK && scale >= 0 && member->new_scale == NULL) {
         const struct rect all = member_rect(sink->m, scale, e);
-        member->new_scale =
-            calloc((size_t)rect_count(&all), glm_dtype_size(sink->m->tensors[scale].dtype));
+        member->new_scale = calloc(
+            (size_t)rect_count(&all), glm_dtype_size(sink->m->tensors[scale].dtype));
         if (member->new_scale == NULL)
             glm_fail(err, GLM_ENOMEM, "no memory for scales");
     }
@@ -221,21 +228,22 @@ int recode_job(const struct flow_source *source, const struct flow_sink *sink,
 
     if (digests == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for tile digests");
-    if (ready_scales(source, sink, item, tensor, at->lo[0], member, t, err) != GLM_OK ||
-        dio_reserve(&t->in, (size_t)count * ea + 2 * DIO_ALIGN, err) != GLM_OK ||
-        dio_reserve(&t->out, (size_t)count * eb, err) != GLM_OK ||
-        dio_reserve(&t->wide, strip, err) != GLM_OK ||
-        dio_reserve(&t->back, strip, err) != GLM_OK ||
-        source->read(source->ctx, item->from, at, &t->in, &data, digests, &known, t, err) !=
-            GLM_OK)
+    if (ready_scales(source, sink, item, tensor, at->lo[0], member, t, err) != GLM_OK
+        || dio_reserve(&t->in, (size_t)count * ea + 2 * DIO_ALIGN, err) != GLM_OK
+        || dio_reserve(&t->out, (size_t)count * eb, err) != GLM_OK
+        || dio_reserve(&t->wide, strip, err) != GLM_OK
+        || dio_reserve(&t->back, strip, err) != GLM_OK
+        || source->read(
+               source->ctx, item->from, at, &t->in, &data, digests, &known, t, err)
+            != GLM_OK)
         goto out;
     a.scale = member->old_scale;
     b.scale = member->new_scale;
     for (int64_t r = 0; r < rows; r += STRIP) {
         const int64_t n = rows - r < STRIP ? rows - r : STRIP;
-        change(&a, data + (size_t)(r * cols) * ea, &b, t->out.data + (size_t)(r * cols) * eb,
-            at->lo[1] + r, n, cols, item->rule, (float *)(void *)t->wide.data,
-            (float *)(void *)t->back.data, error);
+        change(&a, data + (size_t)(r * cols) * ea, &b,
+            t->out.data + (size_t)(r * cols) * eb, at->lo[1] + r, n, cols, item->rule,
+            (float *)(void *)t->wide.data, (float *)(void *)t->back.data, error);
     }
     if (sink->put(sink->ctx, tensor, at, t->out.data, NULL, t, err) == GLM_OK)
         end_job(sink, tensor, at->lo[0], member, t, err);
@@ -246,16 +254,16 @@ out:
 
 /* ---- the plan --------------------------------------------------------------------------------- */
 
-static bool same_form(
-    const struct manifest *a, const struct ckpt_tensor *x, const struct manifest *b,
-    const struct ckpt_tensor *y)
+static bool same_form(const struct manifest *a, const struct ckpt_tensor *x,
+    const struct manifest *b, const struct ckpt_tensor *y)
 {
     if (x->dtype != y->dtype || (x->scale < 0) != (y->scale < 0))
         return false;
     if (x->scale < 0)
         return true;
     const struct ckpt_tensor *p = &a->tensors[x->scale], *q = &b->tensors[y->scale];
-    return p->dtype == q->dtype && p->block[0] == q->block[0] && p->block[1] == q->block[1];
+    return p->dtype == q->dtype && p->block[0] == q->block[0]
+        && p->block[1] == q->block[1];
 }
 
 static bool castable(enum glm_dtype d)
@@ -263,16 +271,18 @@ static bool castable(enum glm_dtype d)
     return d == GLM_BF16 || d == GLM_F16 || d == GLM_F32;
 }
 
-static int check_change(const struct manifest *m, const struct ckpt_tensor *t, struct glm_error *err)
+static int check_change(
+    const struct manifest *m, const struct ckpt_tensor *t, struct glm_error *err)
 {
     if (t->scale >= 0) {
         const struct ckpt_tensor *s = &m->tensors[t->scale];
         if (t->dtype == GLM_F8_E4M3 && STRIP % s->block[0] == 0)
             return GLM_OK;
         return glm_fail(err, GLM_EUSAGE,
-            "'%s': %s with blocks of %" PRId64 "x%" PRId64 " cannot be converted; blocks must be "
-            "E4M3 and their rows divide %d", t->name, glm_dtype_name(t->dtype), s->block[0],
-            s->block[1], STRIP);
+            "'%s': %s with blocks of %" PRId64 "x%" PRId64
+            " cannot be converted; blocks must be "
+            "E4M3 and their rows divide %d",
+            t->name, glm_dtype_name(t->dtype), s->block[0], s->block[1], STRIP);
     }
     if (castable(t->dtype))
         return GLM_OK;
@@ -280,8 +290,8 @@ static int check_change(const struct manifest *m, const struct ckpt_tensor *t, s
         glm_dtype_name(t->dtype));
 }
 
-int recode_plan(const struct manifest *source, const struct manifest *sink, enum codec_rule rule,
-    struct flow_item **items, struct glm_error *err)
+int recode_plan(const struct manifest *source, const struct manifest *sink,
+    enum codec_rule rule, struct flow_item **items, struct glm_error *err)
 {
     struct flow_item *out = calloc((size_t)sink->tensor_count + 1, sizeof *out);
 
@@ -301,14 +311,15 @@ int recode_plan(const struct manifest *source, const struct manifest *sink, enum
             break;
         }
         out[i].from = from;
-        if (t->block[0] * t->block[1] > 1 || same_form(source, &source->tensors[from], sink, t))
+        if (t->block[0] * t->block[1] > 1
+            || same_form(source, &source->tensors[from], sink, t))
             continue;
         out[i].action = FLOW_RECODE;
         out[i].from_scale = source->tensors[from].scale;
         if (t->scale >= 0)
             out[t->scale].action = FLOW_SCALE;
-        if (check_change(source, &source->tensors[from], err) != GLM_OK ||
-            check_change(sink, t, err) != GLM_OK)
+        if (check_change(source, &source->tensors[from], err) != GLM_OK
+            || check_change(sink, t, err) != GLM_OK)
             break;
     }
     if (err->code != GLM_OK)

@@ -20,7 +20,7 @@ int recode_job(const struct flow_source *source, const struct flow_sink *sink,
     struct glm_error *err);
 
 /* The items of a sink's tensors, by name, section and type. */
-int recode_plan(const struct manifest *source, const struct manifest *sink, enum codec_rule rule,
-    struct flow_item **items, struct glm_error *err);
+int recode_plan(const struct manifest *source, const struct manifest *sink,
+    enum codec_rule rule, struct flow_item **items, struct glm_error *err);
 
 #endif

@@ -44,8 +44,8 @@ struct hf_writer {
     struct ledger ledger;
     struct out_file *files;
     int64_t file_count, tensor_count;
-    int64_t *first;      /* [tensor]: its first slot */
-    int64_t *first_row;  /* [tensor]: its first tile in the ledger */
+    int64_t *first;     /* [tensor]: its first slot */
+    int64_t *first_row; /* [tensor]: its first tile in the ledger */
     struct slot *slots;
     uint64_t bytes;
     pthread_mutex_t lock;
@@ -53,14 +53,20 @@ struct hf_writer {
     bool stored;
 };
 
-static int64_t members_of(const struct ckpt_tensor *t) { return t->grid.dims[0]; }
+static int64_t members_of(const struct ckpt_tensor *t)
+{
+    return t->grid.dims[0];
+}
 
 static uint64_t member_bytes(const struct ckpt_tensor *t)
 {
     return (uint64_t)(t->grid.dims[1] * t->grid.dims[2]) * glm_dtype_size(t->dtype);
 }
 
-static bool is_scale(const struct ckpt_tensor *t) { return t->block[0] * t->block[1] > 1; }
+static bool is_scale(const struct ckpt_tensor *t)
+{
+    return t->block[0] * t->block[1] > 1;
+}
 
 /* The Hugging Face name of a member, or of its scale: the weight's name with the scale's suffix. */
 static void member_name(const struct ckpt_tensor *t, int64_t member, char out[NAME])
@@ -72,12 +78,15 @@ static void member_name(const struct ckpt_tensor *t, int64_t member, char out[NA
         return;
     }
     table_member_name(t->entry, member, weight, NAME);
-    table_scale_name(weight, t->name + strlen(t->entry->name) - strlen(".weight"), out, NAME);
+    table_scale_name(
+        weight, t->name + strlen(t->entry->name) - strlen(".weight"), out, NAME);
 }
 
 /* ---- a new layout ----------------------------------------------------------------------------- */
 
-struct unit { int64_t tensor, member; };
+struct unit {
+    int64_t tensor, member;
+};
 
 /* Whole blocks first: what follows them stays aligned. Otherwise in the order of the table. */
 static bool is_blocks(const struct hf_writer *w, const struct unit *u)
@@ -85,8 +94,8 @@ static bool is_blocks(const struct hf_writer *w, const struct unit *u)
     return member_bytes(&w->m->tensors[u->tensor]) % DIO_ALIGN == 0;
 }
 
-static int describe(const struct hf_writer *w, const struct unit *u, struct st_tensor *out,
-    struct glm_error *err)
+static int describe(const struct hf_writer *w, const struct unit *u,
+    struct st_tensor *out, struct glm_error *err)
 {
     const struct ckpt_tensor *t = &w->m->tensors[u->tensor];
     const int skip = t->stack ? 1 : 0;
@@ -94,8 +103,11 @@ static int describe(const struct hf_writer *w, const struct unit *u, struct st_t
     int64_t *shape = malloc(sizeof *shape * 4);
 
     member_name(t, u->member, name);
-    *out = (struct st_tensor){.name = strdup(name), .name_length = strlen(name),
-        .dtype = t->dtype, .rank = t->rank - skip, .shape = shape};
+    *out = (struct st_tensor){.name = strdup(name),
+        .name_length = strlen(name),
+        .dtype = t->dtype,
+        .rank = t->rank - skip,
+        .shape = shape};
     if (out->name == NULL || shape == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for the plan");
     for (int i = 0; i < out->rank; i++)
@@ -104,8 +116,8 @@ static int describe(const struct hf_writer *w, const struct unit *u, struct st_t
 }
 
 /* One file out of consecutive units. */
-static int lay_file(struct hf_writer *w, const struct unit *units, int64_t count,
-    struct glm_error *err)
+static int lay_file(
+    struct hf_writer *w, const struct unit *units, int64_t count, struct glm_error *err)
 {
     struct out_file *f = &w->files[w->file_count];
     const struct unit **order = calloc((size_t)count, sizeof *order);
@@ -123,12 +135,13 @@ static int lay_file(struct hf_writer *w, const struct unit *units, int64_t count
     w->file_count++;
     for (int64_t i = 0; i < n && err->code == GLM_OK; i++, f->count++)
         describe(w, order[i], &f->tensors[i], err);
-    if (err->code == GLM_OK &&
-        st_build(f->tensors, n, DIO_ALIGN, &f->header, &f->header_size, err) == GLM_OK) {
+    if (err->code == GLM_OK
+        && st_build(f->tensors, n, DIO_ALIGN, &f->header, &f->header_size, err)
+            == GLM_OK) {
         f->size = f->header_size + (n > 0 ? f->tensors[n - 1].end : 0);
         for (int64_t i = 0; i < n; i++)
-            w->slots[w->first[order[i]->tensor] + order[i]->member] =
-                (struct slot){(int32_t)(w->file_count - 1), f->header_size + f->tensors[i].begin};
+            w->slots[w->first[order[i]->tensor] + order[i]->member] = (struct slot){
+                (int32_t)(w->file_count - 1), f->header_size + f->tensors[i].begin};
     }
     free(order);
     return (int)err->code;
@@ -139,8 +152,8 @@ static int name_files(struct hf_writer *w, struct glm_error *err)
     for (int64_t i = 0; i < w->file_count; i++) {
         const int n = w->file_count == 1
             ? asprintf(&w->files[i].name, "model.safetensors")
-            : asprintf(&w->files[i].name, "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", i + 1,
-                  w->file_count);
+            : asprintf(&w->files[i].name,
+                "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", i + 1, w->file_count);
         if (n < 0) {
             w->files[i].name = NULL;
             return glm_fail(err, GLM_ENOMEM, "no memory for the plan");
@@ -179,7 +192,8 @@ static int lay_out(struct hf_writer *w, uint64_t limit, struct glm_error *err)
 
 /* ---- the original layout ---------------------------------------------------------------------- */
 
-static int take_stored_files(struct hf_writer *w, struct hf_stored *s, struct glm_error *err)
+static int take_stored_files(
+    struct hf_writer *w, struct hf_stored *s, struct glm_error *err)
 {
     w->files = calloc((size_t)s->source.file_count + 1, sizeof *w->files);
     if (w->files == NULL)
@@ -197,7 +211,8 @@ static int take_stored_files(struct hf_writer *w, struct hf_stored *s, struct gl
     return GLM_OK;
 }
 
-static int lay_as_stored(struct hf_writer *w, const struct index *ix, struct glm_error *err)
+static int lay_as_stored(
+    struct hf_writer *w, const struct index *ix, struct glm_error *err)
 {
     struct hf_stored s = {0};
 
@@ -213,8 +228,10 @@ static int lay_as_stored(struct hf_writer *w, const struct index *ix, struct glm
             const struct hf_place *p = hf_stored_place(&s, row, e, is_scale(t));
             if (p->file < 0 || p->dtype != t->dtype) {
                 glm_fail(err, GLM_EUSAGE,
-                    "'%s' is %s here and was %s in the original files: --same-files is not "
-                    "possible", t->name, glm_dtype_name(t->dtype),
+                    "'%s' is %s here and was %s in the original files: --same-files is "
+                    "not "
+                    "possible",
+                    t->name, glm_dtype_name(t->dtype),
                     p->file < 0 ? "not there" : glm_dtype_name(p->dtype));
                 goto out;
             }
@@ -240,8 +257,8 @@ static int open_file(struct hf_writer *w, int64_t no, struct glm_error *err)
         if (dio_open_write(&f->io, path, true, err) == GLM_OK) {
             if (f->io.size != f->size && ftruncate(f->io.fd, (off_t)f->size) != 0)
                 glm_fail_errno(err, "%s: set its length", path);
-            else if (fallocate(f->io.fd, 0, 0, (off_t)f->size) != 0 && errno != EOPNOTSUPP &&
-                errno != ENOSYS)
+            else if (fallocate(f->io.fd, 0, 0, (off_t)f->size) != 0 && errno != EOPNOTSUPP
+                && errno != ENOSYS)
                 glm_fail_errno(err, "%s: reserve %" PRIu64 " bytes", path, f->size);
             else
                 dio_write(&f->io, 0, f->header, f->header_size, NULL, 0, err);
@@ -259,9 +276,9 @@ static int sync_runs(
     struct hf_writer *w = ctx;
 
     for (int64_t i = 0; i < count; i++)
-        if ((i == 0 || runs[i].group != runs[i - 1].group) &&
-            (open_file(w, runs[i].group, err) != GLM_OK ||
-                dio_sync(&w->files[runs[i].group].io, err) != GLM_OK))
+        if ((i == 0 || runs[i].group != runs[i - 1].group)
+            && (open_file(w, runs[i].group, err) != GLM_OK
+                || dio_sync(&w->files[runs[i].group].io, err) != GLM_OK))
             return (int)err->code;
     pthread_mutex_lock(&w->lock);
     const bool due = w->new_files;
@@ -281,7 +298,8 @@ static int replay_line(void *ctx, char *line, struct glm_error *err)
     if (!ledger_replay(&w->ledger, line, &run))
         return GLM_OK;
     if (run.group < w->file_count) {
-        snprintf(path, sizeof path, "%s/%s", work_path(w->work), w->files[run.group].name);
+        snprintf(
+            path, sizeof path, "%s/%s", work_path(w->work), w->files[run.group].name);
         if (stat(path, &st) == 0 && (uint64_t)st.st_size == w->files[run.group].size)
             return GLM_OK;
     }
@@ -310,11 +328,12 @@ static int number_slots(struct hf_writer *w, int64_t *rows, struct glm_error *er
     }
     w->tensor_count = slots;
     w->slots = calloc((size_t)slots + 1, sizeof *w->slots);
-    return w->slots == NULL ? glm_fail(err, GLM_ENOMEM, "no memory for the plan") : GLM_OK;
+    return w->slots == NULL ? glm_fail(err, GLM_ENOMEM, "no memory for the plan")
+                            : GLM_OK;
 }
 
-int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o, bool *resumed,
-    struct glm_error *err)
+int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o,
+    bool *resumed, struct glm_error *err)
 {
     struct hf_writer *w = calloc(1, sizeof *w);
     struct work_options work = *o->work;
@@ -336,8 +355,8 @@ int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o, bo
     }
     work.need_bytes += w->bytes;
     dio_raise_limit();
-    if (ledger_init(&w->ledger, rows, err) != GLM_OK ||
-        work_open(&w->work, &work, resumed, err) != GLM_OK)
+    if (ledger_init(&w->ledger, rows, err) != GLM_OK
+        || work_open(&w->work, &work, resumed, err) != GLM_OK)
         goto out;
     if (*resumed && work_replay(w->work, replay_line, w, err) != GLM_OK)
         goto out;
@@ -348,8 +367,14 @@ out:
     return (int)err->code;
 }
 
-int64_t hf_writer_files(const struct hf_writer *w) { return w->file_count; }
-int64_t hf_writer_tensors(const struct hf_writer *w) { return w->tensor_count; }
+int64_t hf_writer_files(const struct hf_writer *w)
+{
+    return w->file_count;
+}
+int64_t hf_writer_tensors(const struct hf_writer *w)
+{
+    return w->tensor_count;
+}
 
 /* ---- the sink --------------------------------------------------------------------------------- */
 
@@ -357,7 +382,8 @@ static uint64_t sink_key(void *ctx, int64_t tensor, int64_t member)
 {
     const struct hf_writer *w = ctx;
     const struct slot *s = &w->slots[w->first[tensor] + member];
-    return ((uint64_t)s->file << 48) + (s->offset >> 6); /* file order; offsets stay below 2^54 */
+    return ((uint64_t)s->file << 48)
+        + (s->offset >> 6); /* file order; offsets stay below 2^54 */
 }
 
 static bool sink_has(void *ctx, int64_t tensor, const struct rect *at)
@@ -368,28 +394,31 @@ static bool sink_has(void *ctx, int64_t tensor, const struct rect *at)
 
     for (int64_t e = t.lo[0]; e < t.hi[0]; e++)
         for (int64_t gr = t.lo[1]; gr < t.hi[1]; gr++)
-            if (!ledger_has(&w->ledger, w->first_row[tensor] + tile_index(g, e, gr, t.lo[2]),
+            if (!ledger_has(&w->ledger,
+                    w->first_row[tensor] + tile_index(g, e, gr, t.lo[2]),
                     rect_len(&t, 2)))
                 return false;
     return true;
 }
 
-static int put_member(struct hf_writer *w, const struct ckpt_tensor *t, const struct slot *s,
-    const struct rect *at, const unsigned char *data, unsigned char *bounce,
-    struct glm_error *err)
+static int put_member(struct hf_writer *w, const struct ckpt_tensor *t,
+    const struct slot *s, const struct rect *at, const unsigned char *data,
+    unsigned char *bounce, struct glm_error *err)
 {
-    const size_t element = glm_dtype_size(t->dtype), row = (size_t)rect_len(at, 2) * element;
-    const struct rect member = {{at->lo[0], 0, 0},
-        {at->lo[0] + 1, t->grid.dims[1], t->grid.dims[2]}};
+    const size_t element = glm_dtype_size(t->dtype),
+                 row = (size_t)rect_len(at, 2) * element;
+    const struct rect member = {
+        {at->lo[0], 0, 0}, {at->lo[0] + 1, t->grid.dims[1], t->grid.dims[2]}};
     const struct dio *f = &w->files[s->file].io;
 
     if (region_contiguous(&member, at))
         return dio_write(f,
-            s->offset + region_at(&member, at->lo[0], at->lo[1], at->lo[2], element), data,
-            row * (size_t)rect_len(at, 1), bounce, BOUNCE, err);
+            s->offset + region_at(&member, at->lo[0], at->lo[1], at->lo[2], element),
+            data, row * (size_t)rect_len(at, 1), bounce, BOUNCE, err);
     for (int64_t r = at->lo[1]; r < at->hi[1]; r++, data += row)
-        if (dio_write(f, s->offset + region_at(&member, at->lo[0], r, at->lo[2], element), data,
-                row, bounce, BOUNCE, err) != GLM_OK)
+        if (dio_write(f, s->offset + region_at(&member, at->lo[0], r, at->lo[2], element),
+                data, row, bounce, BOUNCE, err)
+            != GLM_OK)
             return (int)err->code;
     return GLM_OK;
 }
@@ -412,17 +441,20 @@ static int sink_put(void *ctx, int64_t tensor, const struct rect *at, const void
         struct rect one = *at;
         one.lo[0] = e;
         one.hi[0] = e + 1;
-        if (open_file(w, s->file, err) != GLM_OK ||
-            put_member(w, t, s, &one,
-                (const unsigned char *)data + region_at(at, e, at->lo[1], at->lo[2], element),
-                thread->back.data, err) != GLM_OK)
+        if (open_file(w, s->file, err) != GLM_OK
+            || put_member(w, t, s, &one,
+                   (const unsigned char *)data
+                       + region_at(at, e, at->lo[1], at->lo[2], element),
+                   thread->back.data, err)
+                != GLM_OK)
             return glm_within(err, "tensor '%s'", t->name);
         uint64_t bytes = (uint64_t)rect_count(&one) * element;
         for (int64_t gr = tiles.lo[1]; gr < tiles.hi[1]; gr++, bytes = 0) {
             bool now;
             if (ledger_add(&w->ledger, s->file,
-                    w->first_row[tensor] + tile_index(g, e, gr, tiles.lo[2]), rect_len(&tiles, 2),
-                    bytes, &now, err) != GLM_OK)
+                    w->first_row[tensor] + tile_index(g, e, gr, tiles.lo[2]),
+                    rect_len(&tiles, 2), bytes, &now, err)
+                != GLM_OK)
                 return (int)err->code;
             due = due || now;
         }
@@ -441,7 +473,8 @@ struct flow_sink hf_writer_sink(struct hf_writer *w)
 /* The sub-folders that a side file lies in, made and durable from the outside inwards. */
 static int make_folders(const char *root, const char *name, struct glm_error *err)
 {
-    for (const char *slash = strchr(name, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+    for (const char *slash = strchr(name, '/'); slash != NULL;
+         slash = strchr(slash + 1, '/')) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%.*s", root, (int)(slash - name), name);
         if (mkdir(path, 0777) != 0 && errno != EEXIST)
@@ -470,7 +503,8 @@ int hf_writer_side(struct hf_writer *w, const char *name, const void *data, size
         dio_sync(&f, err);
     dio_close(&f);
     char *slash = strrchr(path, '/');
-    if (err->code == GLM_OK && strchr(name, '/') != NULL) { /* the commit syncs the top alone */
+    if (err->code == GLM_OK
+        && strchr(name, '/') != NULL) { /* the commit syncs the top alone */
         *slash = '\0';
         dio_sync_folder(path, err);
     }
@@ -487,7 +521,9 @@ static int write_index(struct hf_writer *w, struct glm_error *err)
 
     if (f == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for the index");
-    fprintf(f, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {",
+    fprintf(f,
+        "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64
+        "\n  },\n  \"weight_map\": {",
         w->bytes);
     for (int64_t i = 0; i < w->file_count; i++)
         for (int64_t k = 0; k < w->files[i].count; k++) {
@@ -510,10 +546,13 @@ int hf_writer_commit(struct hf_writer *w, struct glm_error *err)
     const int64_t missing = ledger_missing(&w->ledger, &row);
 
     if (missing > 0)
-        return glm_fail(err, GLM_EFORMAT, "%" PRId64 " tiles were never written", missing);
-    for (int64_t i = 0; i < w->file_count; i++) /* a file without tensors has a header too */
-        if (open_file(w, i, err) != GLM_OK ||
-            (w->files[i].size == w->files[i].header_size && dio_sync(&w->files[i].io, err) != 0))
+        return glm_fail(
+            err, GLM_EFORMAT, "%" PRId64 " tiles were never written", missing);
+    for (int64_t i = 0; i < w->file_count;
+         i++) /* a file without tensors has a header too */
+        if (open_file(w, i, err) != GLM_OK
+            || (w->files[i].size == w->files[i].header_size
+                && dio_sync(&w->files[i].io, err) != 0))
             return (int)err->code;
     if (ledger_sync(&w->ledger, w->work, sync_runs, w, err) != GLM_OK)
         return (int)err->code;

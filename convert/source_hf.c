@@ -16,7 +16,10 @@ struct hf_reader {
     pthread_mutex_t lock;
 };
 
-static bool is_scale(const struct ckpt_tensor *t) { return t->block[0] * t->block[1] > 1; }
+static bool is_scale(const struct ckpt_tensor *t)
+{
+    return t->block[0] * t->block[1] > 1;
+}
 
 /* The one type that all members of a row have in the source. */
 static int row_dtype(const struct hf_source *s, const struct table_entry *e, bool scale,
@@ -26,8 +29,10 @@ static int row_dtype(const struct hf_source *s, const struct table_entry *e, boo
         const enum glm_dtype d = hfdir_place(s, e, i, scale)->dtype;
         if (i > 0 && d != *out)
             return glm_fail(err, GLM_EFORMAT,
-                "%s: '%s': expert 0 is %s, expert %" PRId64 " is %s; one type per stack is "
-                "expected", s->dir, e->name, glm_dtype_name(*out), i, glm_dtype_name(d));
+                "%s: '%s': expert 0 is %s, expert %" PRId64
+                " is %s; one type per stack is "
+                "expected",
+                s->dir, e->name, glm_dtype_name(*out), i, glm_dtype_name(d));
         *out = d;
     }
     return GLM_OK;
@@ -38,7 +43,8 @@ static const char *source_rule(const struct hf_source *s)
     return s->scale_block[0] == 1 ? "te_round_up" : "amax";
 }
 
-static int add_row(struct hf_reader *r, const struct table_entry *e, struct glm_error *err)
+static int add_row(
+    struct hf_reader *r, const struct table_entry *e, struct glm_error *err)
 {
     const struct hf_source *s = r->s;
     enum glm_dtype dtype = e->dtype;
@@ -47,7 +53,8 @@ static int add_row(struct hf_reader *r, const struct table_entry *e, struct glm_
     if (row_dtype(s, e, false, &dtype, err) != GLM_OK)
         return (int)err->code;
     if (manifest_add_tensor(
-            r->m, e->name, SECTION_WEIGHT, dtype, e->shape, e->rank, e->stack, e) == NULL)
+            r->m, e->name, SECTION_WEIGHT, dtype, e->shape, e->rank, e->stack, e)
+        == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for the plan");
     if (hfdir_place(s, e, 0, true)->file < 0)
         return GLM_OK;
@@ -89,18 +96,20 @@ static int hf_unchanged(void *ctx, struct glm_error *err)
 
     for (int64_t i = 0; i < r->s->file_count && err->code == GLM_OK; i++) {
         const struct stat *was = &r->seen[i];
-        if (stat_file(r, i, &st, err) == GLM_OK &&
-            (st.st_size != was->st_size ||
-                st.st_mtim.tv_sec != was->st_mtim.tv_sec ||
-                st.st_mtim.tv_nsec != was->st_mtim.tv_nsec))
-            glm_fail(err, GLM_EFORMAT, "%s/%s: has changed while it was read; nothing was finished. "
-                "Run the command again, with --restart, when nothing writes there any more",
+        if (stat_file(r, i, &st, err) == GLM_OK
+            && (st.st_size != was->st_size || st.st_mtim.tv_sec != was->st_mtim.tv_sec
+                || st.st_mtim.tv_nsec != was->st_mtim.tv_nsec))
+            glm_fail(err, GLM_EFORMAT,
+                "%s/%s: has changed while it was read; nothing was finished. "
+                "Run the command again, with --restart, when nothing writes there any "
+                "more",
                 r->s->dir, r->s->files[i].name);
     }
     return (int)err->code;
 }
 
-int hf_reader_open(struct hf_reader **out, const struct hf_source *s, struct glm_error *err)
+int hf_reader_open(
+    struct hf_reader **out, const struct hf_source *s, struct glm_error *err)
 {
     struct hf_reader *r = calloc(1, sizeof *r);
 
@@ -141,8 +150,8 @@ void hf_reader_close(struct hf_reader *r)
     free(r);
 }
 
-static int file_of(
-    struct hf_reader *r, const struct hf_place *p, const struct dio **out, struct glm_error *err)
+static int file_of(struct hf_reader *r, const struct hf_place *p, const struct dio **out,
+    struct glm_error *err)
 {
     struct dio *f = &r->files[p->file];
 
@@ -150,11 +159,11 @@ static int file_of(
     if (f->path == NULL) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s", r->s->dir, r->s->files[p->file].name);
-        if (dio_open_read(f, path, err) == GLM_OK &&
-            f->size != r->s->files[p->file].header.file_size)
-            glm_fail(err, GLM_EFORMAT, "%s: has %" PRIu64 " bytes now, %" PRIu64
-                " when its header was read", path, f->size,
-                r->s->files[p->file].header.file_size);
+        if (dio_open_read(f, path, err) == GLM_OK
+            && f->size != r->s->files[p->file].header.file_size)
+            glm_fail(err, GLM_EFORMAT,
+                "%s: has %" PRIu64 " bytes now, %" PRIu64 " when its header was read",
+                path, f->size, r->s->files[p->file].header.file_size);
     }
     pthread_mutex_unlock(&r->lock);
     *out = f;
@@ -164,41 +173,44 @@ static int file_of(
 /* Rows of the router that --experts keeps lie apart in the source: one read each. A vector's
  * elements are its rows. */
 static int read_kept_rows(const struct hf_reader *r, const struct ckpt_tensor *t,
-    const struct hf_place *p, const struct dio *f, const struct rect *at, unsigned char *out,
-    struct glm_error *err)
+    const struct hf_place *p, const struct dio *f, const struct rect *at,
+    unsigned char *out, struct glm_error *err)
 {
     const int axis = t->rank == 1 ? 2 : 1;
     const size_t row =
         glm_dtype_size(t->dtype) * (t->rank == 1 ? 1 : (size_t)t->grid.dims[2]);
 
     for (int64_t i = at->lo[axis]; i < at->hi[axis]; i++, out += row)
-        if (dio_pread(f, p->offset + (uint64_t)r->s->experts[i] * row, row, out, err) != GLM_OK)
+        if (dio_pread(f, p->offset + (uint64_t)r->s->experts[i] * row, row, out, err)
+            != GLM_OK)
             return (int)err->code;
     return GLM_OK;
 }
 
 /* One member's part of a rectangle into out (packed rows as wide as the rectangle). */
-static int read_member(const struct ckpt_tensor *t, const struct hf_place *p, const struct dio *f,
-    const struct rect *at, unsigned char *out, struct glm_error *err)
+static int read_member(const struct ckpt_tensor *t, const struct hf_place *p,
+    const struct dio *f, const struct rect *at, unsigned char *out, struct glm_error *err)
 {
     const size_t element = glm_dtype_size(t->dtype);
     const size_t row = (size_t)rect_len(at, 2) * element;
-    const struct rect member = {{at->lo[0], 0, 0},
-        {at->lo[0] + 1, t->grid.dims[1], t->grid.dims[2]}};
+    const struct rect member = {
+        {at->lo[0], 0, 0}, {at->lo[0] + 1, t->grid.dims[1], t->grid.dims[2]}};
 
     if (region_contiguous(&member, at))
-        return dio_pread(f, p->offset + region_at(&member, at->lo[0], at->lo[1], at->lo[2], element),
+        return dio_pread(f,
+            p->offset + region_at(&member, at->lo[0], at->lo[1], at->lo[2], element),
             row * (size_t)rect_len(at, 1), out, err);
     for (int64_t r = at->lo[1]; r < at->hi[1]; r++, out += row)
-        if (dio_pread(f, p->offset + region_at(&member, at->lo[0], r, at->lo[2], element), row,
-                out, err) != GLM_OK)
+        if (dio_pread(f, p->offset + region_at(&member, at->lo[0], r, at->lo[2], element),
+                row, out, err)
+            != GLM_OK)
             return (int)err->code;
     return GLM_OK;
 }
 
-static int hf_read(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
-    unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *thread,
-    struct glm_error *err)
+static int hf_read(void *ctx, int64_t tensor, const struct rect *at,
+    struct dio_buffer *buf, unsigned char **data, unsigned char *digests, bool *known,
+    struct flow_thread *thread, struct glm_error *err)
 {
     struct hf_reader *r = ctx;
     const struct ckpt_tensor *t = &r->m->tensors[tensor];
@@ -221,8 +233,8 @@ static int hf_read(void *ctx, int64_t tensor, const struct rect *at, struct dio_
             read_kept_rows(r, t, p, f, at, out, err);
         } else if (rect_len(at, 0) == 1 && rect_len(at, 2) == t->grid.dims[2]) {
             const size_t row = (size_t)t->grid.dims[2] * element;
-            dio_read(f, p->offset + (uint64_t)at->lo[1] * row, row * (size_t)rect_len(at, 1),
-                buf->data, data, err);
+            dio_read(f, p->offset + (uint64_t)at->lo[1] * row,
+                row * (size_t)rect_len(at, 1), buf->data, data, err);
         } else {
             read_member(t, p, f, &one, out, err);
         }
@@ -245,7 +257,9 @@ static uint64_t hf_order(void *ctx, int64_t tensor, const struct rect *at)
 
 struct flow_source hf_reader_source(struct hf_reader *r)
 {
-    return (struct flow_source){
-        .m = r->m, .ctx = r, .read = hf_read, .place = hf_order,
+    return (struct flow_source){.m = r->m,
+        .ctx = r,
+        .read = hf_read,
+        .place = hf_order,
         .unchanged = hf_unchanged};
 }

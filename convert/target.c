@@ -12,7 +12,10 @@ enum { MX_BLOCK = 32, FP8_BLOCK = 128, MEMBER_LIMIT = 16 << 20 };
 int target_form_parse(
     struct target_form *out, const char *dtype, const char *rule, struct glm_error *err)
 {
-    static const struct { const char *name; struct target_form form; } forms[] = {
+    static const struct {
+        const char *name;
+        struct target_form form;
+    } forms[] = {
         {"same", {.same = true}},
         {"bf16", {.dtype = GLM_BF16}},
         {"f32", {.dtype = GLM_F32}},
@@ -21,11 +24,12 @@ int target_form_parse(
     };
     size_t i = 0;
 
-    while (i < sizeof forms / sizeof *forms && strcmp(forms[i].name, dtype ? dtype : "same") != 0)
+    while (i < sizeof forms / sizeof *forms
+        && strcmp(forms[i].name, dtype ? dtype : "same") != 0)
         i++;
     if (i == sizeof forms / sizeof *forms)
-        return glm_fail(err, GLM_EUSAGE,
-            "--dtype %s: expected same, bf16, f32, mxfp8 or fp8", dtype);
+        return glm_fail(
+            err, GLM_EUSAGE, "--dtype %s: expected same, bf16, f32, mxfp8 or fp8", dtype);
     *out = forms[i].form;
     if (rule == NULL)
         return GLM_OK;
@@ -34,9 +38,10 @@ int target_form_parse(
             "--scale-rule %s: expected te_round_up, ocp_floor, amax or pow2", rule);
     const bool mx_rule = out->rule == RULE_TE_ROUND_UP || out->rule == RULE_OCP_FLOOR;
     if (out->dtype != GLM_F8_E4M3 || out->same || mx_rule != out->mx)
-        return glm_fail(err, GLM_EUSAGE, "--scale-rule %s does not go with --dtype %s: "
-            "te_round_up and ocp_floor are for mxfp8, amax and pow2 for fp8", rule,
-            dtype ? dtype : "same");
+        return glm_fail(err, GLM_EUSAGE,
+            "--scale-rule %s does not go with --dtype %s: "
+            "te_round_up and ocp_floor are for mxfp8, amax and pow2 for fp8",
+            rule, dtype ? dtype : "same");
     return GLM_OK;
 }
 
@@ -56,8 +61,9 @@ static enum fate fate_of(
     if (f->dtype != GLM_F8_E4M3) {
         if (t->scale >= 0)
             return FATE_CAST;
-        return plain_float(t->dtype) && t->dtype != f->dtype && !t->entry->keep_f32 ? FATE_CAST
-                                                                                  : FATE_KEEP;
+        return plain_float(t->dtype) && t->dtype != f->dtype && !t->entry->keep_f32
+            ? FATE_CAST
+            : FATE_KEEP;
     }
     if (!t->entry->quantised)
         return FATE_KEEP;
@@ -65,8 +71,8 @@ static enum fate fate_of(
         return FATE_QUANTISE;
     const struct ckpt_tensor *s = &m->tensors[t->scale];
     const bool mx = s->block[0] == 1;
-    const bool same_form = mx == f->mx && (mx || s->block[0] == FP8_BLOCK) &&
-        s->block[1] == (mx ? MX_BLOCK : FP8_BLOCK);
+    const bool same_form = mx == f->mx && (mx || s->block[0] == FP8_BLOCK)
+        && s->block[1] == (mx ? MX_BLOCK : FP8_BLOCK);
     return same_form ? FATE_KEEP : FATE_QUANTISE;
 }
 
@@ -91,7 +97,8 @@ static struct ckpt_tensor *add(struct manifest *m, const struct ckpt_tensor *lik
 }
 
 /* The scale tensor of the quantised weight that was added last. */
-static int add_scale(struct manifest *m, const struct target_form *f, struct glm_error *err)
+static int add_scale(
+    struct manifest *m, const struct target_form *f, struct glm_error *err)
 {
     const int64_t weight = m->tensor_count - 1;
     const struct ckpt_tensor *w = &m->tensors[weight];
@@ -104,7 +111,8 @@ static int add_scale(struct manifest *m, const struct target_form *f, struct glm
         int64_t *n = &shape[w->rank - 2 + i];
         *n = (*n + block[i] - 1) / block[i];
     }
-    table_scale_name(w->name, f->mx ? ".weight_scale" : ".weight_scale_inv", name, sizeof name);
+    table_scale_name(
+        w->name, f->mx ? ".weight_scale" : ".weight_scale_inv", name, sizeof name);
     struct ckpt_tensor *s = manifest_add_tensor(m, name, SECTION_WEIGHT,
         f->mx ? GLM_F8_E8M0 : GLM_F32, shape, w->rank, w->stack, w->entry);
     if (s == NULL)
@@ -146,8 +154,8 @@ int target_manifest(struct manifest **out, const struct manifest *source,
     m->without_mtp = source->without_mtp;
     for (int64_t i = 0; err->code == GLM_OK && i < source->tensor_count; i++) {
         const struct ckpt_tensor *t = &source->tensors[i];
-        if (t->block[0] * t->block[1] > 1 ||
-            (weights_only && t->section != SECTION_WEIGHT))
+        if (t->block[0] * t->block[1] > 1
+            || (weights_only && t->section != SECTION_WEIGHT))
             continue; /* scales come with their weight */
         const enum fate fate = fate_of(source, t, form);
         if (fate == FATE_KEEP)
@@ -196,8 +204,9 @@ static char *quantisation_text(const struct table *t, const struct target_form *
 
     if (f == NULL)
         return NULL;
-    fprintf(f, "{\n    \"activation_scheme\": \"dynamic\",\n    \"fmt\": \"e4m3\",\n"
-               "    \"modules_to_not_convert\": [");
+    fprintf(f,
+        "{\n    \"activation_scheme\": \"dynamic\",\n    \"fmt\": \"e4m3\",\n"
+        "    \"modules_to_not_convert\": [");
     print_kept_modules(f, t);
     fprintf(f, "\n    ],\n    \"quant_method\": \"%s\",\n", form->mx ? "mxfp8" : "fp8");
     if (form->mx || form->rule == RULE_POW2)
@@ -211,7 +220,10 @@ static char *quantisation_text(const struct table *t, const struct target_form *
     return text;
 }
 
-struct member { size_t key, value, value_end, after; bool found; };
+struct member {
+    size_t key, value, value_end, after;
+    bool found;
+};
 
 struct places { /* where the members of interest stand in the text */
     struct member quant, dtype;
@@ -231,11 +243,12 @@ static int find_places(struct places *p, const char *path, const char *text, siz
     if (jsonin_open(&j, err) != GLM_OK)
         return (int)err->code;
     while (jsonin_key(&j, &key, &end, err) == GLM_OK && !end) {
-        if (jsonin_string(&j, &key, name, &length, err) != GLM_OK ||
-            jsonin_value(&j, MEMBER_LIMIT, name, &value, err) != GLM_OK)
+        if (jsonin_string(&j, &key, name, &length, err) != GLM_OK
+            || jsonin_value(&j, MEMBER_LIMIT, name, &value, err) != GLM_OK)
             return (int)err->code;
         const size_t at = (size_t)(value.text - text);
-        const struct member here = {(size_t)(key.text - text), at, at + value.size, 0, true};
+        const struct member here = {
+            (size_t)(key.text - text), at, at + value.size, 0, true};
         if (strcmp(name, "quantization_config") == 0)
             p->quant = here;
         else if (strcmp(name, "dtype") == 0 || strcmp(name, "torch_dtype") == 0)
@@ -275,7 +288,8 @@ static int by_from(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-static char *apply(const char *text, size_t size, struct edit *edits, int count, size_t *out_size)
+static char *apply(
+    const char *text, size_t size, struct edit *edits, int count, size_t *out_size)
 {
     char *out = NULL;
     size_t at = 0;
@@ -294,8 +308,9 @@ static char *apply(const char *text, size_t size, struct edit *edits, int count,
     return fclose(f) == 0 ? out : NULL;
 }
 
-int target_config(char **text, size_t *size, const char *path, const char *old, size_t old_size,
-    const struct table *table, const struct target_form *form, struct glm_error *err)
+int target_config(char **text, size_t *size, const char *path, const char *old,
+    size_t old_size, const struct table *table, const struct target_form *form,
+    struct glm_error *err)
 {
     struct places p = {0};
     struct edit edits[2];
@@ -317,9 +332,12 @@ int target_config(char **text, size_t *size, const char *path, const char *old, 
         char *quant = quantisation_text(table, form), *with = quant;
         size_t from = p.quant.value, to = p.quant.value_end;
         if (!p.quant.found && quant != NULL) {
-            const char *brace = memchr(old, '{', old_size); /* find_places has been past it */
+            const char *brace =
+                memchr(old, '{', old_size); /* find_places has been past it */
             from = to = p.any || brace == NULL ? p.last_end : (size_t)(brace - old) + 1;
-            if (asprintf(&with, "%s\n  \"quantization_config\": %s", p.any ? "," : "", quant) < 0)
+            if (asprintf(
+                    &with, "%s\n  \"quantization_config\": %s", p.any ? "," : "", quant)
+                < 0)
                 with = NULL;
             free(quant);
         }

@@ -5,7 +5,7 @@
 #include "ckpt/ckpt.h"
 #include "convert/codec.h"
 
-struct target_form {     /* --dtype, --scale-rule */
+struct target_form { /* --dtype, --scale-rule */
     bool same;
     enum glm_dtype dtype; /* BF16, F32; F8_E4M3: quantised, scales below */
     bool mx;              /* 1x32 blocks with E8M0; else 128x128 with F32 */
@@ -24,7 +24,8 @@ int target_manifest(struct manifest **out, const struct manifest *source,
 
 /* config.json for that form: only quantization_config and dtype (torch_dtype where that is the key)
  * differ, every other byte stays. *text is malloc'd. */
-int target_config(char **text, size_t *size, const char *path, const char *old, size_t old_size,
-    const struct table *table, const struct target_form *form, struct glm_error *err);
+int target_config(char **text, size_t *size, const char *path, const char *old,
+    size_t old_size, const struct table *table, const struct target_form *form,
+    struct glm_error *err);
 
 #endif

@@ -24,10 +24,10 @@
 
 /* ---- embedding -------------------------------------------------------------------------------- */
 
-struct embedding_fwd { /* y[t] = table[ids[t]] */
-    void *y;           /* [T,H] elem */
-    const void *table; /* [V,H] elem */
-    const int32_t *ids;/* [T] in [0,V) */
+struct embedding_fwd {  /* y[t] = table[ids[t]] */
+    void *y;            /* [T,H] elem */
+    const void *table;  /* [V,H] elem */
+    const int32_t *ids; /* [T] in [0,V) */
     int64_t T, V, H;
     enum glm_dtype dtype;
 };
@@ -37,7 +37,7 @@ struct embedding_bwd { /* dtable[ids[t]] += dy[t], rows of one id in ascending t
     const void *dy;    /* [T,H] elem */
     const int32_t *ids;
     int64_t T, V, H;
-    int64_t skip_id;   /* gets no gradient (padding_idx); -1: none */
+    int64_t skip_id; /* gets no gradient (padding_idx); -1: none */
     enum glm_dtype dtype;
 };
 
@@ -45,8 +45,8 @@ struct embedding_bwd { /* dtable[ids[t]] += dy[t], rows of one id in ascending t
 
 /* rstd[t] = 1/sqrt(mean_d x^2 + eps);  y = w * low(x * rstd)  (low: rounding to elem) */
 struct rmsnorm_fwd {
-    void *y, *rstd;      /* [T,D] elem; [T] acc */
-    const void *x, *w;   /* [T,D], [D] elem; rows of x lie x_stride elements apart (0: D) */
+    void *y, *rstd;    /* [T,D] elem; [T] acc */
+    const void *x, *w; /* [T,D], [D] elem; rows of x lie x_stride elements apart (0: D) */
     int64_t T, D, x_stride;
     float eps;
     enum glm_dtype dtype;
@@ -54,10 +54,10 @@ struct rmsnorm_fwd {
 
 /* d = dy*w; xh = x*rstd; dx = rstd*(d - xh*mean(d*xh)) [+ dx_add]; dw += sum_t dy*low(xh) */
 struct rmsnorm_bwd {
-    void *dx;                         /* [T,D] elem, rows dx_stride apart (0: D) */
-    void *dw;                         /* [D] acc, += */
+    void *dx; /* [T,D] elem, rows dx_stride apart (0: D) */
+    void *dw; /* [D] acc, += */
     const void *dy, *x, *w, *rstd;
-    const void *dx_add;               /* [T,D] elem, added before the one rounding; NULL: none */
+    const void *dx_add; /* [T,D] elem, added before the one rounding; NULL: none */
     int64_t T, D, x_stride, dx_stride;
     enum glm_dtype dtype;
 };
@@ -88,7 +88,8 @@ struct gemm {
     int64_t M, N, K;
     int64_t lda, ldb, ldc; /* elements between rows as stored */
     bool trans_a, trans_b, accumulate;
-    enum glm_dtype a_type, b_type, c_type; /* BF16 or F32 inputs and outputs mixed; or all F64 */
+    /* BF16 or F32 inputs and outputs mixed; or all F64 */
+    enum glm_dtype a_type, b_type, c_type;
 };
 
 /* The same per group g: rows [offset[g], offset[g+1]) of the token side, weight g of a stack.
@@ -98,7 +99,7 @@ struct grouped_gemm {
     void *c;
     const void *a, *b;
     const int32_t *offset; /* [G+1], ascending */
-    int64_t G, N, K;       /* NT: A [n,K], B [G,N,K], C [n,N]; NN: A [n,K], B [G,K,N], C [n,N];
+    int64_t G, N, K; /* NT: A [n,K], B [G,N,K], C [n,N]; NN: A [n,K], B [G,K,N], C [n,N];
                               TN: A [n,N], B [n,K], C [G,N,K] */
     bool accumulate;
     enum group_kind kind;
@@ -125,10 +126,10 @@ struct convert { /* y = x in another type, round to nearest even */
  * begins at t*row + n*head. A head stride of 0 in x serves one block to all heads. sum: y[t,:] =
  * low(sum_n x[t,n,:]), n ascending. What lies between the blocks of y is left alone. */
 struct blocks {
-    void *y;                  /* elem */
-    const void *x, *add;      /* elem, or acc if acc_in; add may be NULL */
+    void *y;             /* elem */
+    const void *x, *add; /* elem, or acc if acc_in; add may be NULL */
     int64_t T, N, D, y_row, y_head, x_row, x_head, add_row, add_head;
-    bool acc_in, sum;         /* sum: y_head is not used, add must be NULL */
+    bool acc_in, sum; /* sum: y_head is not used, add must be NULL */
     enum glm_dtype dtype;
 };
 
@@ -161,8 +162,8 @@ struct rope_table {
 /* In place on pairs (2j, 2j+1) of D dims that begin at `at` in each head:
  *   u = low(low(x0 cos) - low(x1 sin)),  w = low(low(x1 cos) + low(x0 sin)); inverse: sin negated. */
 struct rope {
-    void *x;                  /* row t, head n at t*row_stride + n*head_stride, elem */
-    const void *cos, *sin;    /* [T, D/2] acc */
+    void *x;               /* row t, head n at t*row_stride + n*head_stride, elem */
+    const void *cos, *sin; /* [T, D/2] acc */
     int64_t T, N, row_stride, head_stride, at, D;
     bool inverse;
     enum glm_dtype dtype;
@@ -175,12 +176,13 @@ struct rope {
  * p = exp(scale*q.k - m) / sum, m the largest; lse = m + log sum; o = low(sum_s low(p) v).
  * One key head (Nk = 1) serves all query heads in the absorbed form; otherwise Nk = N. */
 struct attention_fwd {
-    void *o, *lse;            /* [T,N,Dv] elem; [T,N] acc */
-    const void *q, *k, *v;    /* q [T,N,Dq]; k rows k_stride apart (0: Nk*Dq), [.,Nk,Dq]; v rows
+    void *o, *lse; /* [T,N,Dv] elem; [T,N] acc */
+    const void *q, *k,
+        *v; /* q [T,N,Dq]; k rows k_stride apart (0: Nk*Dq), [.,Nk,Dq]; v rows
                                  v_stride apart (0: Nk*Dv), [.,Nk,Dv]: v may point into k (latent
                                  keys, Nk = 1) */
-    const int32_t *index;     /* [T,K] or NULL */
-    const int32_t *cu_seqlens;/* [S+1] */
+    const int32_t *index;      /* [T,K] or NULL */
+    const int32_t *cu_seqlens; /* [S+1] */
     int64_t T, S, N, Nk, Dq, Dv, K, k_stride, v_stride;
     double scale;
     enum glm_dtype dtype;
@@ -189,7 +191,8 @@ struct attention_fwd {
 /* p = exp(scale*q.k - lse); ds = scale * p * (do.v - do.o); dq = low(sum_s ds k);
  * dk = sum_t ds q, dv = sum_t low(p) do: in ascending t, within t ascending heads (Nk = 1). */
 struct attention_bwd {
-    void *dq, *dk, *dv;       /* dq [T,N,Dq] elem; dk [T,Nk,Dq], dv [T,Nk,Dv] acc, overwritten */
+    /* dq [T,N,Dq] elem; dk [T,Nk,Dq], dv [T,Nk,Dv] acc, overwritten */
+    void *dq, *dk, *dv;
     const void *q, *k, *v, *o, *lse, *do_;
     const int32_t *index;
     const int32_t *cu_seqlens;
@@ -206,9 +209,9 @@ struct attention_bwd {
  * scale = (N*D)^(-1/2) is applied to w (DESIGN.md 9), or, hf_scales: D^(-1/2) on q.k before relu and
  * N^(-1/2) on w, as transformers does. */
 struct indexer_topk {
-    int32_t *index;           /* [T,K] */
-    void *score;              /* [T,K] acc, of the chosen, 0 behind them; may be NULL */
-    const void *q, *k, *w;    /* [T,N,D], [T,D], [T,N] elem */
+    int32_t *index;        /* [T,K] */
+    void *score;           /* [T,K] acc, of the chosen, 0 behind them; may be NULL */
+    const void *q, *k, *w; /* [T,N,D], [T,D], [T,N] elem */
     const int32_t *cu_seqlens;
     int64_t T, S, N, D, K;
     bool hf_scales;
@@ -221,11 +224,12 @@ struct indexer_topk {
  *   kl[t] = sum_s p (log max(p,1e-10) - log u);  dI = coeff * (u - p)
  *   iw, iq, ik: gradients through w, relu, q.k; nothing flows into the main heads. */
 struct indexer_loss {
-    void *kl;                    /* [T] acc, not times coeff */
-    void *dq, *dk, *dw;          /* [T,N,D], [T,D], [T,N] acc, overwritten; all NULL: loss
+    void *kl;              /* [T] acc, not times coeff */
+    void *dq, *dk, *dw;    /* [T,N,D], [T,D], [T,N] acc, overwritten; all NULL: loss
                                     only. dk: ascending t, then n */
-    const void *q, *k, *w;       /* the indexer's, elem, as in indexer_topk */
-    const void *mq, *mk, *lse;   /* main attention: [T,MN,MDq], keys as in attention_fwd, [T,MN] acc:
+    const void *q, *k, *w; /* the indexer's, elem, as in indexer_topk */
+    const void *mq, *mk,
+        *lse; /* main attention: [T,MN,MDq], keys as in attention_fwd, [T,MN] acc:
                                     of the same key set */
     const int32_t *index, *cu_seqlens;
     int64_t T, S, N, D, K, MN, MNk, MDq, mk_stride;
@@ -240,19 +244,19 @@ struct indexer_loss {
  * topk_group best kept; then the K largest, ties to the lowest expert. expert[t] ascending by id;
  * weight = factor * score / (sum of chosen scores + 1e-20), or factor * score without norm. */
 struct router_fwd {
-    void *score, *weight;     /* [T,E], [T,K] acc */
-    int32_t *expert;          /* [T,K], ascending */
-    const void *logit;        /* [T,E] acc */
-    const float *bias;        /* [E] */
+    void *score, *weight; /* [T,E], [T,K] acc */
+    int32_t *expert;      /* [T,K], ascending */
+    const void *logit;    /* [T,E] acc */
+    const float *bias;    /* [E] */
     int64_t T, E, K, groups, topk_groups;
     double factor;
     bool norm;
-    bool given;               /* replay: expert is an input */
+    bool given; /* replay: expert is an input */
     enum glm_dtype dtype;
 };
 
 struct router_bwd {
-    void *dlogit;             /* [T,E] acc, zero outside the chosen */
+    void *dlogit; /* [T,E] acc, zero outside the chosen */
     const void *dweight, *score, *weight;
     const int32_t *expert;
     int64_t T, E, K;
@@ -263,17 +267,17 @@ struct router_bwd {
 
 /* Rows sorted by (expert, token): row r serves token[r] in its slot[r]; offset [E+1]. */
 struct moe_plan {
-    int32_t *token, *slot;    /* [T*K] */
-    int32_t *row;             /* [T,K]: the row of a token's slot */
-    int32_t *offset;          /* [E+1] */
-    const int32_t *expert;    /* [T,K] */
+    int32_t *token, *slot; /* [T*K] */
+    int32_t *row;          /* [T,K]: the row of a token's slot */
+    int32_t *offset;       /* [E+1] */
+    const int32_t *expert; /* [T,K] */
     int64_t T, E, K;
 };
 
 struct moe_gather { /* y[r] = x[token[r]] */
     void *y;
     const void *x;
-    const int32_t *token;     /* [rows] in [0,T) */
+    const int32_t *token; /* [rows] in [0,T) */
     int64_t T, rows, H;
     enum glm_dtype dtype;
 };
@@ -281,27 +285,27 @@ struct moe_gather { /* y[r] = x[token[r]] */
 /* y[t] = low(sum over slots in ascending expert id of weight*f + shared): one rounding; with
  * hf_rounding each product and each sum is rounded, as transformers does. shared may be NULL. */
 struct moe_combine_fwd {
-    void *y;                  /* [T,H] elem */
-    const void *f, *shared;   /* [T*K,H], [T,H] elem */
-    const void *weight;       /* [T,K] acc */
-    const int32_t *row;       /* [T,K] */
+    void *y;                /* [T,H] elem */
+    const void *f, *shared; /* [T*K,H], [T,H] elem */
+    const void *weight;     /* [T,K] acc */
+    const int32_t *row;     /* [T,K] */
     int64_t T, K, H;
     bool hf_rounding;
     enum glm_dtype dtype;
 };
 
-struct moe_combine_bwd {      /* df[row] = low(weight*dy); dweight = dy.f */
-    void *df, *dweight;       /* [T*K,H] elem; [T,K] acc */
+struct moe_combine_bwd { /* df[row] = low(weight*dy); dweight = dy.f */
+    void *df, *dweight;  /* [T*K,H] elem; [T,K] acc */
     const void *dy, *f, *weight;
     const int32_t *row;
     int64_t T, K, H;
     enum glm_dtype dtype;
 };
 
-struct moe_gather_bwd {       /* dx[t] = low(sum over slots in order of dy[row] + add) */
-    void *dx;                 /* [T,H] elem */
-    const void *dy;           /* [T*K,H] elem */
-    const void *add1, *add2;  /* [T,H] elem or NULL: shared expert's and router's part */
+struct moe_gather_bwd {      /* dx[t] = low(sum over slots in order of dy[row] + add) */
+    void *dx;                /* [T,H] elem */
+    const void *dy;          /* [T*K,H] elem */
+    const void *add1, *add2; /* [T,H] elem or NULL: shared expert's and router's part */
     const int32_t *row;
     int64_t T, K, H;
     enum glm_dtype dtype;
@@ -312,15 +316,15 @@ struct moe_gather_bwd {       /* dx[t] = low(sum over slots in order of dy[row] 
 /* Cross-entropy of softmax(h W^T), logits rounded to elem then taken as acc, never all in memory.
  * target -100 (or any negative): the row has loss 0 and no gradient. */
 struct linear_ce_fwd {
-    void *loss, *lse;         /* [T] acc */
-    const void *h, *w;        /* [T,H], [V,H] elem */
-    const int32_t *target;    /* [T] in [0,V) or negative */
+    void *loss, *lse;      /* [T] acc */
+    const void *h, *w;     /* [T,H], [V,H] elem */
+    const int32_t *target; /* [T] in [0,V) or negative */
     int64_t T, V, H;
     enum glm_dtype dtype;
 };
 
-struct linear_ce_bwd {        /* dlogit = scale*(softmax - onehot) for rows with a target */
-    void *dh, *dw;            /* [T,H] elem; [V,H] acc, += ; dw may be NULL (detached) */
+struct linear_ce_bwd { /* dlogit = scale*(softmax - onehot) for rows with a target */
+    void *dh, *dw;     /* [T,H] elem; [V,H] acc, += ; dw may be NULL (detached) */
     const void *h, *w, *lse;
     const int32_t *target;
     double scale;
@@ -337,7 +341,8 @@ struct adamw {
     void *w, *m, *v;
     const void *g;
     int64_t n, step;
-    double lr, beta1, beta2, eps, decay, grad_scale; /* g is multiplied by grad_scale first */
+    /* g is multiplied by grad_scale first */
+    double lr, beta1, beta2, eps, decay, grad_scale;
     enum glm_dtype dtype;
 };
 
@@ -345,12 +350,12 @@ struct adamw {
  *   X = x / max(|x|_F, 1e-15), |x|_F^2 as in sum_squares; then `steps` times, R <= C:
  *   A = X X^T;  B = b A + c A A;  X = a X + B X         (R > C: A = X^T X;  X = a X + X B) */
 struct newton_schulz {
-    void *o;                  /* [B,R,C] acc; may be x */
-    const void *x;            /* [B,R,C] acc */
+    void *o;       /* [B,R,C] acc; may be x */
+    const void *x; /* [B,R,C] acc */
     int64_t B, R, C;
     const double (*coeff)[3]; /* [steps] a, b, c */
     int steps;
-    bool low_precision;       /* X, A, B rounded to BF16, each once, after its product */
+    bool low_precision; /* X, A, B rounded to BF16, each once, after its product */
     enum glm_dtype dtype;
 };
 
@@ -384,6 +389,7 @@ struct sum_squares {
 
 /* ---- the versions ----------------------------------------------------------------------------- */
 
+/* clang-format off */
 #define OPS(X) \
     X(embedding_fwd) X(embedding_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) \
     X(layernorm_bwd) X(gemm) X(grouped_gemm) X(add) X(convert) X(blocks) X(swiglu_fwd) X(swiglu_bwd) \
@@ -391,12 +397,14 @@ struct sum_squares {
     X(router_fwd) X(router_bwd) X(moe_plan) X(moe_gather) X(moe_combine_fwd) X(moe_combine_bwd) \
     X(moe_gather_bwd) X(linear_ce_fwd) X(linear_ce_bwd) X(adamw) X(newton_schulz) X(muon) \
     X(sum_squares)
+/* clang-format on */
 
 /* typedef int rmsnorm_fwd_fn(const struct rmsnorm_fwd *, glm_stream, struct glm_error *); and
  * rmsnorm_fwd_fn cpu_rmsnorm_fwd, cuda_rmsnorm_fwd; and so on. */
-#define OPS_DECLARE(name) \
-    typedef int name##_fn(const struct name *p, glm_stream stream, struct glm_error *err); \
-    name##_fn cpu_##name; \
+#define OPS_DECLARE(name)                                                                \
+    typedef int name##_fn(                                                               \
+        const struct name *p, glm_stream stream, struct glm_error *err);                 \
+    name##_fn cpu_##name;                                                                \
     name##_fn cuda_##name;
 OPS(OPS_DECLARE)
 #undef OPS_DECLARE

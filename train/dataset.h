@@ -38,10 +38,10 @@ struct dataset_options {
     uint32_t seed;
     enum dataset_packing packing;
     enum dataset_part part;
-    const char *
-        split; /* "969,30,1": shares of the documents, in their stored order; NULL: all train */
-    bool
-        mask_after_end; /* no loss where the row's token is `end` (Megatron's eod_mask_loss) */
+    /* "969,30,1": shares of the documents, in their stored order; NULL: all train */
+    const char *split;
+    /* no loss where the row's token is `end` (Megatron's eod_mask_loss) */
+    bool mask_after_end;
     int32_t end;
 };
 

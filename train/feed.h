@@ -13,9 +13,9 @@
 struct feed;
 
 struct feed_batch { /* of one step; buffers sized by feed_batch_init */
-    int64_t samples,
-        micro;      /* samples of it, of a micro-batch; samples is a multiple of micro */
-    int64_t length; /* rows of a sample */
+    /* samples of it, of a micro-batch; samples is a multiple of micro */
+    int64_t samples, micro;
+    int64_t length;           /* rows of a sample */
     struct model_batch *part; /* [parts] */
     int64_t parts;
     int64_t rows, targets, mtp_targets; /* of all parts; targets that count */

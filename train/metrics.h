@@ -39,8 +39,8 @@ static inline double metrics_get(const struct metrics_row *r, const struct metri
 struct metrics {
     char *path;
     int fd; /* -1: closed */
-    int64_t
-        end; /* bytes of whole lines: a line that does not fit the disk is taken back */
+    /* bytes of whole lines: a line that does not fit the disk is taken back */
+    int64_t end;
     struct tfevents events;
 };
 

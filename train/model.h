@@ -43,8 +43,8 @@ struct model_options {
     bool mtp; /* the stored layer, once (depth 1) */
     double mtp_coeff;
     bool dense_attention; /* all visible keys; the indexer runs only for its dense loss */
-    bool
-        absorbed; /* attention over latent keys instead of expanded heads: equal to rounding */
+    /* attention over latent keys instead of expanded heads: equal to rounding */
+    bool absorbed;
     bool hf_rounding, hf_scales; /* as transformers rounds and scales, for parity */
     bool zero_padding_row_grad;  /* the padding token's embedding row gets no gradient */
     bool inference; /* no backward: the indexer's loss is computed in forward */
@@ -66,8 +66,8 @@ struct model_batch { /* lives until backward is done */
 /* Recorded choices to use instead of the model's own; per layer, MTP layer last. */
 struct model_replay {
     const int32_t *const *index; /* [T,K] of a layer that owns an indexer, else NULL */
-    const int32_t *const
-        *expert; /* [T,experts per token] ascending; NULL for dense layers */
+    /* [T,experts per token] ascending; NULL for dense layers */
+    const int32_t *const *expert;
 };
 
 struct model_scale {

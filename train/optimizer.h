@@ -39,8 +39,8 @@ enum { MUON_PARTS = 4, MUON_STEPS = 32 };
  * head at once, no parts the whole matrix; {512, 64} cuts latent and rope key in kv_a; pattern "*" with
  * MUON_ADAMW is a run with AdamW alone. */
 struct muon_layout {
-    const char
-        *pattern; /* of logical names, as fnmatch(3): "*.self_attn.q_b_proj.weight" */
+    /* of logical names, as fnmatch(3): "*.self_attn.q_b_proj.weight" */
+    const char *pattern;
     int parts;
     int64_t rows[MUON_PARTS];
     enum muon_policy policy[MUON_PARTS]; /* policy[0] == MUON_ADAMW: AdamW, parts is 0 */
@@ -50,19 +50,19 @@ struct optimizer_options { /* begin with optimizer_defaults() */
     /* Muon */
     double muon_momentum; /* 0.95; EMA form: m += (1-momentum)(g-m) */
     bool muon_nesterov;   /* off */
-    enum muon_coefficients
-        muon_coefficients;      /* quintic; a longer run of steps repeats the last */
-    int muon_steps;             /* 5; 0: the set's own count: 5, 5, 10 */
-    enum muon_scale muon_scale; /* spectral */
-    double muon_extra_scale;    /* 0.2 */
-    bool muon_low_precision;    /* matrices rounded to BF16 between products; off */
+    /* quintic; a longer run of steps repeats the last */
+    enum muon_coefficients muon_coefficients;
+    int muon_steps;                   /* 5; 0: the set's own count: 5, 5, 10 */
+    enum muon_scale muon_scale;       /* spectral */
+    double muon_extra_scale;          /* 0.2 */
+    bool muon_low_precision;          /* matrices rounded to BF16 between products; off */
     const struct muon_layout *layout; /* the first pattern that matches; borrowed */
     int layouts;
     /* AdamW */
     double adam_beta1, adam_beta2, adam_eps; /* 0.9, 0.95, 1e-8 */
     /* both */
-    const char *const
-        *no_decay; /* patterns without decay, besides the table's vectors; borrowed */
+    /* patterns without decay, besides the table's vectors; borrowed */
+    const char *const *no_decay;
     int no_decays;
     bool decay_vectors; /* decay norms and biases, too */
     double clip;        /* 1.0; 0: none */
@@ -99,8 +99,8 @@ void optimizer_free(struct optimizer *o);
 
 struct optimizer_step {
     double lr, decay; /* of this step: schedule_lr, schedule_weight_decay */
-    double
-        grad_scale; /* gradients are multiplied by it: 1/tokens (spec/training.md 5.2) */
+    /* gradients are multiplied by it: 1/tokens (spec/training.md 5.2) */
+    double grad_scale;
 };
 
 struct optimizer_report {

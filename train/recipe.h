@@ -187,8 +187,8 @@ struct recipe_policy_save {
 struct recipe {
     char *path;
     struct recipe_arch arch;
-    const char *model,
-        *load; /* GLM: a configuration to start at random from; a checkpoint */
+    /* GLM: a configuration to start at random from; a checkpoint */
+    const char *model, *load;
     struct model_config config;
     char *config_text; /* config.json as it is stored; zero-terminated */
     size_t config_size;

@@ -38,8 +38,8 @@ struct train_step {          /* what a step was like */
                     lm NaN: a stage without, or a step without targets */
     bool mtp_on, indexer_on; /* whether there are such losses */
     double norm, clip, lr, weight_decay;
-    double
-        expert_load; /* the fullest expert's tokens over the mean, worst layer; NaN: none */
+    /* the fullest expert's tokens over the mean, worst layer; NaN: none */
+    double expert_load;
     double seconds, tokens_per_second;
     double tflops, mfu; /* NaN: not known */
     double left_seconds;
@@ -62,8 +62,8 @@ struct train_watch {
 };
 
 struct train_report {
-    int64_t first, step,
-        steps;       /* where this process began, where it ended, the recipe's last */
+    /* where this process began, where it ended, the recipe's last */
+    int64_t first, step, steps;
     int stopped;     /* signal that asked for it; 0 */
     const char *why; /* of an early end: "signal", "time", "exit_interval"; NULL */
     double first_loss, last_loss; /* of this process; NaN without a step */

@@ -27,8 +27,8 @@ enum schedule_wsd { WSD_EXPONENTIAL, WSD_LINEAR, WSD_COSINE, WSD_MINUS_SQRT };
 
 struct schedule {
     double lr_max, lr_min, lr_init;
-    int64_t warmup,
-        decay;   /* samples; decay counts from the start and has no use with constant */
+    /* samples; decay counts from the start and has no use with constant */
+    int64_t warmup, decay;
     int64_t wsd; /* samples of WSD's last part */
     enum schedule_style style;
     enum schedule_wsd wsd_style;

@@ -10,8 +10,8 @@ enum { SOURCE_STEP = 32 };
 
 struct source {
     struct tokens file;
-    const struct dataset_options
-        *o;         /* outlives it; sources and split are not looked at */
+    /* outlives it; sources and split are not looked at */
+    const struct dataset_options *o;
     int64_t lo, hi; /* documents of the part */
     int64_t tokens, skipped, samples, rows;
     char name[DIGEST_HEX + 8]; /* of its random streams */
@@ -19,8 +19,8 @@ struct source {
     /* The order of documents now laid out: for stream of `epoch`, for packs always of epoch 0. */
     int64_t epoch;
     struct permutation order;
-    int64_t
-        *before; /* stream: tokens before every SOURCE_STEP-th document of the order */
+    /* stream: tokens before every SOURCE_STEP-th document of the order */
+    int64_t *before;
 };
 
 int source_open(struct source *s, const char *path, const char *split,

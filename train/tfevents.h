@@ -20,8 +20,8 @@
 
 struct tfevents {
     int fd; /* -1: closed */
-    int64_t
-        end; /* bytes of whole records: one that does not fit the disk is taken back */
+    /* bytes of whole records: one that does not fit the disk is taken back */
+    int64_t end;
     char *path;
 };
 

@@ -35,8 +35,8 @@ struct tokens_build_options {
 };
 
 struct tokens_build_report {
-    int64_t documents, empty, tokens,
-        masked; /* masked: tokens whose loss does not count */
+    /* masked: tokens whose loss does not count */
+    int64_t documents, empty, tokens, masked;
 };
 
 int tokens_build(const char *out, char *const *sources, int count,

@@ -21,8 +21,8 @@ struct trainer {
     struct optimizer *optimizer;
     struct model_param *model_params;
     struct model *model;
-    int64_t *
-        bias_row; /* [layers, MTP layer last] row of the router's bias; -1: dense layer */
+    /* [layers, MTP layer last] row of the router's bias; -1: dense layer */
+    int64_t *bias_row;
     int64_t layers;
     struct schedule schedule;
     struct feed *feed, *valid; /* valid: NULL if the recipe never evaluates */

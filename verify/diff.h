@@ -30,8 +30,8 @@ struct diff_options {
 struct diff_stats {
     int64_t elements; /* compared one by one */
     int64_t different, beyond, nan;
-    int64_t first,
-        last; /* row-major index in the tensor of the first and last different one */
+    /* row-major index in the tensor of the first and last different one */
+    int64_t first, last;
     double max_abs; /* INFINITY if an infinity met something else */
     uint64_t max_ulp;
 };

@@ -23,8 +23,8 @@ const struct table *inspect_table(const struct inspect *in);
 struct inspect_sum {
     int64_t tensors; /* as Hugging Face counts them: members apart */
     int64_t elements;
-    uint64_t raw,
-        stored; /* bytes of elements; bytes in the files (equal when uncompressed) */
+    /* bytes of elements; bytes in the files (equal when uncompressed) */
+    uint64_t raw, stored;
 };
 
 struct inspect_summary {

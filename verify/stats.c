@@ -31,8 +31,8 @@ struct stats {
     int64_t job_count;
     struct stats_part *parts, sum;
     double lo, hi; /* of the histogram, second pass */
-    int64_t
-        *code_counts; /* [STATS_CODES], summed when a thread ends: integers, any order */
+    /* [STATS_CODES], summed when a thread ends: integers, any order */
+    int64_t *code_counts;
     pthread_mutex_t lock;
     uint64_t done, total;
     const struct glm_events *events;

@@ -50,8 +50,8 @@ int tilehash_begin(struct tilehash *h, const struct tile_grid *grid,
 /* Where the fed position lies: row of the rectangle's expert, byte in the row, and how many bytes
  * from there belong to the same tile without a break. */
 struct tilehash_spot {
-    int64_t e, row,
-        column; /* absolute expert and row; tile column from the rectangle's left */
+    /* absolute expert and row; tile column from the rectangle's left */
+    int64_t e, row, column;
     uint64_t run;
     bool begins, ends; /* this run is the tile's first, its last */
 };

@@ -19,8 +19,8 @@ struct tilehash {
     size_t element; /* bytes */
     uint64_t row_bytes;
     uint64_t pos, size; /* bytes fed, bytes in all */
-    struct digest *
-        *running; /* one per tile column; grown as needed, kept between tensors */
+    /* one per tile column; grown as needed, kept between tensors */
+    struct digest **running;
     int64_t columns, capacity;
 };
 

@@ -6,10 +6,28 @@
 #include <stddef.h>
 
 enum glm_dtype {
-    GLM_BOOL, GLM_U8, GLM_I8, GLM_I16, GLM_U16, GLM_I32, GLM_U32, GLM_I64, GLM_U64,
-    GLM_F16, GLM_BF16, GLM_F32, GLM_F64, GLM_C64,
-    GLM_F8_E4M3, GLM_F8_E5M2, GLM_F8_E8M0, GLM_F8_E4M3FNUZ, GLM_F8_E5M2FNUZ,
-    GLM_F6_E2M3, GLM_F6_E3M2, GLM_F4,
+    GLM_BOOL,
+    GLM_U8,
+    GLM_I8,
+    GLM_I16,
+    GLM_U16,
+    GLM_I32,
+    GLM_U32,
+    GLM_I64,
+    GLM_U64,
+    GLM_F16,
+    GLM_BF16,
+    GLM_F32,
+    GLM_F64,
+    GLM_C64,
+    GLM_F8_E4M3,
+    GLM_F8_E5M2,
+    GLM_F8_E8M0,
+    GLM_F8_E4M3FNUZ,
+    GLM_F8_E5M2FNUZ,
+    GLM_F6_E2M3,
+    GLM_F6_E3M2,
+    GLM_F4,
     GLM_DTYPE_COUNT
 };
 

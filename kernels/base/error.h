@@ -15,7 +15,7 @@ enum glm_code {
     GLM_EIO,       /* the system: I/O, space, permissions: exit 4 */
     GLM_ENOMEM,    /* exit 4 */
     GLM_EDEVICE,   /* exit 4 */
-    GLM_ESTOPPED,  /* a signal asked to stop; the state is saved: exit 128 + sys_errno (signal) */
+    GLM_ESTOPPED, /* a signal asked to stop; the state is saved: exit 128 + sys_errno (signal) */
 };
 
 struct glm_error {
@@ -25,7 +25,8 @@ struct glm_error {
 };
 
 /* Both record the failure, unless err already holds one, and return err->code (never GLM_OK). */
-int glm_fail(struct glm_error *err, enum glm_code code, const char *fmt, ...) GLM_PRINTF(3, 4);
+int glm_fail(struct glm_error *err, enum glm_code code, const char *fmt, ...)
+    GLM_PRINTF(3, 4);
 /* Adds ": <strerror(errno)>". The code is GLM_ENOMEM for ENOMEM and GLM_EIO for the rest. */
 int glm_fail_errno(struct glm_error *err, const char *fmt, ...) GLM_PRINTF(2, 3);
 

@@ -16,8 +16,8 @@ struct part {
     const int32_t *target;
     const real *lse; /* backward */
     real scale;      /* backward */
-    real *max, *sum,
-        *hit; /* forward, [rows]: of the columns so far; hit: the target's logit */
+    /* forward, [rows]: of the columns so far; hit: the target's logit */
+    real *max, *sum, *hit;
 };
 
 static int64_t least(int64_t a, int64_t b)

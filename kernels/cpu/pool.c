@@ -36,8 +36,8 @@ struct glm_stream_ {
     pool_fn *fn;
     const void *ctx;
     int64_t n, grain, ranges;
-    atomic_llong
-        next; /* ranges 0..threads-1 belong to their thread, the rest to who comes */
+    /* ranges 0..threads-1 belong to their thread, the rest to who comes */
+    atomic_llong next;
 
     struct block *blocks; /* scratch; under scratch_lock */
     pthread_mutex_t scratch_lock;

@@ -38,8 +38,10 @@ static void end(void)
 
 TestSuite(dio, .init = begin, .fini = end);
 
-static const size_t places[] = {0, 1, 511, 512, 4095, 4096, 4097, 8192, 65536, 99999, 524288};
-static const size_t sizes[] = {0, 1, 512, 4095, 4096, 65535, 65536, 65537, 131072, 400000};
+static const size_t places[] = {
+    0, 1, 511, 512, 4095, 4096, 4097, 8192, 65536, 99999, 524288};
+static const size_t sizes[] = {
+    0, 1, 512, 4095, 4096, 65535, 65536, 65537, 131072, 400000};
 enum { PLACES = sizeof places / sizeof *places, SIZES = sizeof sizes / sizeof *sizes };
 
 static struct dio opened(void)
@@ -58,7 +60,8 @@ Test(dio, reads_any_range)
     for (int i = 0; i < PLACES; i++)
         for (int k = 0; k < SIZES; k++) {
             struct glm_error err = {0};
-            cr_assert_eq(dio_read(&f, places[i], sizes[k], buf, &at, &err), GLM_OK, "%s", err.text);
+            cr_assert_eq(dio_read(&f, places[i], sizes[k], buf, &at, &err), GLM_OK, "%s",
+                err.text);
             cr_assert_arr_eq(at, content + places[i], sizes[k]);
             cr_assert(at >= buf && at + sizes[k] <= buf + ROOM);
         }
@@ -72,10 +75,11 @@ Test(dio, reads_to_the_very_end_and_not_past_it)
     unsigned char *buf = dio_alloc(ROOM), *at;
     for (int k = 1; k < SIZES; k++) {
         struct glm_error err = {0};
-        cr_assert_eq(dio_read(&f, FILE_SIZE - sizes[k], sizes[k], buf, &at, &err), GLM_OK, "%s",
-            err.text);
+        cr_assert_eq(dio_read(&f, FILE_SIZE - sizes[k], sizes[k], buf, &at, &err), GLM_OK,
+            "%s", err.text);
         cr_assert_arr_eq(at, content + FILE_SIZE - sizes[k], sizes[k]);
-        cr_assert_eq(dio_read(&f, FILE_SIZE - sizes[k] + 1, sizes[k], buf, &at, &err), GLM_EFORMAT);
+        cr_assert_eq(dio_read(&f, FILE_SIZE - sizes[k] + 1, sizes[k], buf, &at, &err),
+            GLM_EFORMAT);
         cr_assert_not_null(strstr(err.text, "ends at byte 1000003"), "%s", err.text);
     }
     struct glm_error err = {0};
@@ -99,8 +103,9 @@ static void write_everywhere(bool bounced)
                 unsigned char *from = data + skew * 7;
                 for (size_t b = 0; b < sizes[k]; b += 1 + b / 64)
                     from[b] = (unsigned char)rng_next(&state);
-                cr_assert_eq(dio_write(&f, places[i], from, sizes[k], bounced ? bounce : NULL,
-                    bounced ? BOUNCE : 0, &err), GLM_OK, "%s", err.text);
+                cr_assert_eq(dio_write(&f, places[i], from, sizes[k],
+                                 bounced ? bounce : NULL, bounced ? BOUNCE : 0, &err),
+                    GLM_OK, "%s", err.text);
                 memcpy(content + places[i], from, sizes[k]);
             }
     cr_assert_eq(dio_sync(&f, &err), GLM_OK);
@@ -114,8 +119,14 @@ static void write_everywhere(bool bounced)
     dio_free(bounce, BOUNCE);
 }
 
-Test(dio, writes_any_range_from_any_memory_and_touches_nothing_else) { write_everywhere(true); }
-Test(dio, writes_without_a_bounce_buffer) { write_everywhere(false); }
+Test(dio, writes_any_range_from_any_memory_and_touches_nothing_else)
+{
+    write_everywhere(true);
+}
+Test(dio, writes_without_a_bounce_buffer)
+{
+    write_everywhere(false);
+}
 
 Test(dio, a_range_larger_than_the_bounce_buffer_is_written_in_parts)
 {
@@ -126,7 +137,8 @@ Test(dio, a_range_larger_than_the_bounce_buffer_is_written_in_parts)
     for (size_t i = 0; i < BIG + 1; i++)
         data[i] = (unsigned char)rng_mix(i);
     cr_assert_eq(dio_open_write(&f, path, false, &err), GLM_OK);
-    cr_assert_eq(dio_write(&f, 4095, data + 1, BIG, bounce, BOUNCE, &err), GLM_OK, "%s", err.text);
+    cr_assert_eq(
+        dio_write(&f, 4095, data + 1, BIG, bounce, BOUNCE, &err), GLM_OK, "%s", err.text);
     dio_close(&f);
     size_t size;
     unsigned char *now = tmpdir_read(path, &size);
@@ -179,7 +191,8 @@ Test(dio, a_failed_write_names_file_offset_and_size)
     struct dio f;
     cr_assert_eq(dio_open_read(&f, path, &err), GLM_OK); /* not open for writing */
     cr_assert_eq(dio_write(&f, 17, content, 100, NULL, 0, &err), GLM_EIO);
-    cr_assert_not_null(strstr(err.text, "file: write of 100 bytes at offset 17"), "%s", err.text);
+    cr_assert_not_null(
+        strstr(err.text, "file: write of 100 bytes at offset 17"), "%s", err.text);
     dio_close(&f);
 }
 

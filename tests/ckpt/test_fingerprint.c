@@ -27,7 +27,8 @@ static void model_new(struct model *x)
             x->m, t->name, SECTION_WEIGHT, t->dtype, t->shape, t->rank, t->stack, t);
     }
     cr_assert_eq(volumes_plan(x->m, models_placement(x->table, (struct topology){0}),
-                     &(struct volumes_options){0}, &err), 0, "%s", err.text);
+                     &(struct volumes_options){0}, &err),
+        0, "%s", err.text);
     x->tiles = calloc((size_t)x->m->tile_count, DIGEST_SIZE);
 }
 
@@ -90,13 +91,13 @@ Test(fingerprint, swapping_any_two_tiles_changes_it, .timeout = 120)
     for (int64_t a = 0; a < x.m->tile_count; a++)
         for (int64_t b = a + 1; b < x.m->tile_count; b += 1 + (b - a) / 8, pairs++) {
             unsigned char *p = x.tiles + a * DIGEST_SIZE, *q = x.tiles + b * DIGEST_SIZE;
-            cr_assert_neq(memcmp(p, q, DIGEST_SIZE), 0, "tiles %ld and %ld are equal", (long)a,
-                (long)b);
+            cr_assert_neq(memcmp(p, q, DIGEST_SIZE), 0, "tiles %ld and %ld are equal",
+                (long)a, (long)b);
             swap(p, q, DIGEST_SIZE);
             seal(&x, after);
             swap(p, q, DIGEST_SIZE);
-            cr_assert_neq(memcmp(before, after, DIGEST_SIZE), 0, "tiles %ld and %ld", (long)a,
-                (long)b);
+            cr_assert_neq(memcmp(before, after, DIGEST_SIZE), 0, "tiles %ld and %ld",
+                (long)a, (long)b);
         }
     cr_assert_gt(pairs, 5000);
     seal(&x, after);
@@ -123,8 +124,8 @@ Test(fingerprint, swapping_any_two_experts_changes_it)
                 swap(tiles + (size_t)a * one, tiles + (size_t)b * one, one);
                 seal(&x, after);
                 swap(tiles + (size_t)a * one, tiles + (size_t)b * one, one);
-                cr_assert_neq(memcmp(before, after, DIGEST_SIZE), 0, "%s: experts %ld and %ld",
-                    t->name, (long)a, (long)b);
+                cr_assert_neq(memcmp(before, after, DIGEST_SIZE), 0,
+                    "%s: experts %ld and %ld", t->name, (long)a, (long)b);
             }
         stacks++;
     }
@@ -144,13 +145,16 @@ Test(fingerprint, swapping_any_two_rows_changes_it)
     for (int64_t i = 0; i < x.m->tensor_count; i++) {
         const struct ckpt_tensor *t = &x.m->tensors[i];
         const size_t element = glm_dtype_size(t->dtype);
-        const int64_t rows = t->rank == 1 ? t->grid.dims[2] : t->grid.dims[0] * t->grid.dims[1];
+        const int64_t rows =
+            t->rank == 1 ? t->grid.dims[2] : t->grid.dims[0] * t->grid.dims[1];
         const size_t row = t->rank == 1 ? element : (size_t)t->grid.dims[2] * element;
         unsigned char *data = elements(t);
         for (int k = 0; k < 6 && rows > 1; k++) {
             const int64_t a = k == 0 ? 0 : (int64_t)rng_below(&state, (uint64_t)rows);
-            const int64_t b = k == 0 ? rows - 1 : (a + 1 + (k > 3 ? 0 :
-                (int64_t)rng_below(&state, (uint64_t)(rows - 1)))) % rows;
+            const int64_t b = k == 0
+                ? rows - 1
+                : (a + 1 + (k > 3 ? 0 : (int64_t)rng_below(&state, (uint64_t)(rows - 1))))
+                    % rows;
             unsigned char *p = data + (size_t)a * row, *q = data + (size_t)b * row;
             if (memcmp(p, q, row) == 0)
                 continue; /* two equal elements of a vector */
@@ -158,8 +162,8 @@ Test(fingerprint, swapping_any_two_rows_changes_it)
             hash(&x, t, data);
             seal(&x, after);
             swap(p, q, row);
-            cr_assert_neq(memcmp(before, after, DIGEST_SIZE), 0, "%s: rows %ld and %ld", t->name,
-                (long)a, (long)b);
+            cr_assert_neq(memcmp(before, after, DIGEST_SIZE), 0, "%s: rows %ld and %ld",
+                t->name, (long)a, (long)b);
         }
         hash(&x, t, data);
         free(data);
@@ -181,7 +185,8 @@ Test(fingerprint, the_type_and_the_shape_are_part_of_it)
     seal(&x, after);
     cr_assert_neq(memcmp(before, after, DIGEST_SIZE), 0);
     t->dtype = GLM_BF16;
-    swap((unsigned char *)&t->shape[0], (unsigned char *)&t->shape[1], sizeof t->shape[0]);
+    swap(
+        (unsigned char *)&t->shape[0], (unsigned char *)&t->shape[1], sizeof t->shape[0]);
     seal(&x, after);
     cr_assert_neq(memcmp(before, after, DIGEST_SIZE), 0);
     model_free(&x);

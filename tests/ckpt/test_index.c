@@ -16,9 +16,10 @@
 #include "tests/support/tmpdir.h"
 
 static const struct smallckpt_options plain = {.topo = {.tp = 2, .pp = 2, .ep = 4}};
-static const struct smallckpt_options packed
-    = {.topo = {.tp = 2, .pp = 2, .ep = 2, .etp = 2}, .training = true,
-        .volumes = {.shard_size = 200000, .encoding = ENC_ZSTD}};
+static const struct smallckpt_options packed = {
+    .topo = {.tp = 2, .pp = 2, .ep = 2, .etp = 2},
+    .training = true,
+    .volumes = {.shard_size = 200000, .encoding = ENC_ZSTD}};
 
 static void made(const char *dir, const struct smallckpt_options *o)
 {
@@ -68,14 +69,16 @@ static void check_same(const struct smallckpt *s, const struct index *ix)
     cr_assert_arr_eq(a->fingerprint, b->fingerprint, 32);
     cr_assert_arr_eq(a->id, b->id, 32);
     cr_assert_eq(memcmp(s->tiles, ix->tiles, (size_t)a->tile_count * 32), 0);
-    cr_assert_eq(memcmp(s->chunks, ix->chunks, (size_t)a->chunk_count * sizeof *s->chunks), 0);
+    cr_assert_eq(
+        memcmp(s->chunks, ix->chunks, (size_t)a->chunk_count * sizeof *s->chunks), 0);
     for (int64_t i = 0; i < a->tensor_count; i++) {
         const struct ckpt_tensor *const x = &a->tensors[i], *const y = &b->tensors[i];
         cr_assert_str_eq(x->name, y->name);
         cr_assert(x->section == y->section && x->dtype == y->dtype && x->rank == y->rank
-            && x->stack == y->stack && x->derived == y->derived && x->scale == y->scale
-            && x->first_tile == y->first_tile && x->first_piece == y->first_piece
-            && x->pieces == y->pieces && x->block[0] == y->block[0] && x->block[1] == y->block[1],
+                && x->stack == y->stack && x->derived == y->derived
+                && x->scale == y->scale && x->first_tile == y->first_tile
+                && x->first_piece == y->first_piece && x->pieces == y->pieces
+                && x->block[0] == y->block[0] && x->block[1] == y->block[1],
             "%s", x->name);
         cr_assert_str_eq(x->scale_rule, y->scale_rule);
         cr_assert_arr_eq(x->shape, y->shape, sizeof x->shape);
@@ -83,13 +86,16 @@ static void check_same(const struct smallckpt *s, const struct index *ix)
     }
     for (int64_t i = 0; i < a->piece_count; i++) { /* field by field: there is padding */
         const struct ckpt_piece *const x = &a->pieces[i], *const y = &b->pieces[i];
-        cr_assert(x->tensor == y->tensor && x->shard == y->shard && rect_equal(&x->at, &y->at)
-            && x->encoding == y->encoding && x->offset == y->offset && x->bytes == y->bytes
-            && x->first_chunk == y->first_chunk && x->chunks == y->chunks, "piece %ld", (long)i);
+        cr_assert(x->tensor == y->tensor && x->shard == y->shard
+                && rect_equal(&x->at, &y->at) && x->encoding == y->encoding
+                && x->offset == y->offset && x->bytes == y->bytes
+                && x->first_chunk == y->first_chunk && x->chunks == y->chunks,
+            "piece %ld", (long)i);
     }
     for (int64_t i = 0; i < a->shard_count; i++) {
         cr_assert_str_eq(a->shards[i].file, b->shards[i].file);
-        cr_assert(a->shards[i].cell == b->shards[i].cell && a->shards[i].bytes == b->shards[i].bytes);
+        cr_assert(a->shards[i].cell == b->shards[i].cell
+            && a->shards[i].bytes == b->shards[i].bytes);
         cr_assert_arr_eq(a->shards[i].skeleton, b->shards[i].skeleton, 32);
     }
 }
@@ -133,7 +139,8 @@ Test(index, gives_back_what_was_written_packed_with_training_state)
 Test(index, gives_back_quantised_forms_and_a_model_without_mtp)
 {
     write_and_open(&(struct smallckpt_options){.form = SMALL_MXFP8, .no_mtp = true});
-    write_and_open(&(struct smallckpt_options){.form = SMALL_FP8, .topo = {.tp = 2, .ep = 8}});
+    write_and_open(
+        &(struct smallckpt_options){.form = SMALL_FP8, .topo = {.tp = 2, .ep = 8}});
 }
 
 Test(index, equal_content_gives_equal_bytes)
@@ -158,16 +165,19 @@ struct part {
 };
 
 /* The parts of an index: the three tables, side files; what is in none is the container's. */
-static int parts_of(const struct index *ix, const struct index_block *b, struct part out[32])
+static int parts_of(
+    const struct index *ix, const struct index_block *b, struct part out[32])
 {
     static char names[32][128];
     int n = 0;
     for (int i = 0; i < INDEX_PARTS; i++)
         if (b->part[i].bytes > 0)
-            out[n++] = (struct part){index_part_name[i], b->part[i].offset, b->part[i].bytes};
+            out[n++] =
+                (struct part){index_part_name[i], b->part[i].offset, b->part[i].bytes};
     for (int64_t i = 0; i < ix->manifest->file_count; i++) {
         const struct ckpt_file *const f = &ix->manifest->files[i];
-        snprintf(names[n], sizeof names[n], "side file %s%s", f->header ? "source/" : "", f->path);
+        snprintf(names[n], sizeof names[n], "side file %s%s", f->header ? "source/" : "",
+            f->path);
         out[n] = (struct part){names[n], f->offset, f->bytes};
         n += f->bytes > 0;
     }
@@ -188,7 +198,8 @@ static void flip_each(const struct smallckpt_options *o, long step)
     cr_assert_eq(index_block_parse(&block, path, whole, size, &err), 0);
     const int n = parts_of(ix, &block, parts);
     for (size_t at = 0; at < size; at += (size_t)(at < 600 ? 1 : step)) {
-        const char *words = at < INDEX_BLOCK ? "user block" : "HDF5 structures (virtual views)";
+        const char *words =
+            at < INDEX_BLOCK ? "user block" : "HDF5 structures (virtual views)";
         for (int i = 0; i < n; i++)
             if (at >= parts[i].offset && at < parts[i].offset + parts[i].bytes)
                 words = parts[i].words;
@@ -285,8 +296,8 @@ static struct index_block block_of(const char *path)
 /* B-76: counts near 2^32 and 2^63 in each size field. */
 Test(index, b76_huge_numbers_in_each_field_of_the_user_block_are_refused)
 {
-    const uint64_t huge[] = {UINT32_MAX, (uint64_t)1 << 32, INT64_MAX, (uint64_t)1 << 63, UINT64_MAX,
-        UINT64_MAX - 4095};
+    const uint64_t huge[] = {UINT32_MAX, (uint64_t)1 << 32, INT64_MAX, (uint64_t)1 << 63,
+        UINT64_MAX, UINT64_MAX - 4095};
     char *dir = tmpdir_new();
     made(dir, &packed);
     char path[512];
@@ -296,8 +307,8 @@ Test(index, b76_huge_numbers_in_each_field_of_the_user_block_are_refused)
         for (int field = 0; field < 1 + 2 * INDEX_PARTS; field++) {
             struct index_block b = good;
             uint64_t *const n = field == 0 ? &b.size
-                : field % 2 ? &b.part[field / 2].offset
-                            : &b.part[field / 2 - 1].bytes;
+                : field % 2                ? &b.part[field / 2].offset
+                                           : &b.part[field / 2 - 1].bytes;
             *n = huge[h];
             reseal(path, &b);
             refused(dir, GLM_EFORMAT, "");
@@ -399,7 +410,8 @@ Test(index, b91_big_side_files_are_datasets)
 
 Test(index, a_side_file_that_would_leave_its_folder_is_not_written)
 {
-    static const char *const bad[] = {"../x", "/x", "a/../b", "a//b", ".", "a\\b", "C:x", "a/", ""};
+    static const char *const bad[] = {
+        "../x", "/x", "a/../b", "a//b", ".", "a\\b", "C:x", "a/", ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char *dir = tmpdir_new();
         struct smallckpt s;

@@ -16,7 +16,8 @@ struct seen {
     int calls;
 };
 
-static int sync_seen(void *ctx, const struct ledger_run *runs, int64_t count, struct glm_error *err)
+static int sync_seen(
+    void *ctx, const struct ledger_run *runs, int64_t count, struct glm_error *err)
 {
     struct seen *s = ctx;
     s->calls++;
@@ -39,7 +40,8 @@ static void begin(void)
     struct glm_error err = {0};
     bool resumed;
     folder = tmpdir_new();
-    work_open(&work, &(struct work_options){.target = tmpdir_path(folder, "out"), .plan = plan},
+    work_open(&work,
+        &(struct work_options){.target = tmpdir_path(folder, "out"), .plan = plan},
         &resumed, &err);
     ledger_init(&ledger, 100, &err);
     cr_assert_eq(err.code, GLM_OK, "%s", err.text);
@@ -169,9 +171,9 @@ Test(ledger, agrees_with_an_array_of_flags)
 
 Test(ledger, a_line_that_is_none_or_out_of_range_marks_nothing)
 {
-    static const char *const bad[] = {"done 0 0", "done 0 0 5 x", "done -1 0 5", "done 0 -1 5",
-        "done 0 0 101", "done 0 96 5", "done 0 9223372036854775807 2", "done 0 2 -1", "gone 0 0 5",
-        "done 0 99999999999999999999 1", ""};
+    static const char *const bad[] = {"done 0 0", "done 0 0 5 x", "done -1 0 5",
+        "done 0 -1 5", "done 0 0 101", "done 0 96 5", "done 0 9223372036854775807 2",
+        "done 0 2 -1", "gone 0 0 5", "done 0 99999999999999999999 1", ""};
     struct ledger_run run;
     int64_t first;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

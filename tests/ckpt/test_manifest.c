@@ -33,13 +33,17 @@ static void setup_with(const struct smallckpt_options *o)
 
 static void setup(void)
 {
-    setup_with(&(struct smallckpt_options){.config = "mini", .training = true,
-        .topo = {.tp = 2, .ep = 2, .pp = 2}, .volumes = {.shard_size = 60000}});
+    setup_with(&(struct smallckpt_options){.config = "mini",
+        .training = true,
+        .topo = {.tp = 2, .ep = 2, .pp = 2},
+        .volumes = {.shard_size = 60000}});
 }
 
 static void setup_zstd(void)
 {
-    setup_with(&(struct smallckpt_options){.config = "mini", .form = SMALL_MXFP8, .topo = {.tp = 2},
+    setup_with(&(struct smallckpt_options){.config = "mini",
+        .form = SMALL_MXFP8,
+        .topo = {.tp = 2},
         .volumes = {.encoding = ENC_ZSTD}});
 }
 
@@ -111,8 +115,8 @@ static void refuse_edit(size_t at, size_t cut, const char *put)
     size_t size;
     char *const t = edited(at, cut, put, &size);
     parsed(t, size, &err);
-    cr_assert_eq(err.code, GLM_EFORMAT, "taken: %.120s (code %d %s)", t + (at > 60 ? at - 60 : 0),
-        err.code, err.text);
+    cr_assert_eq(err.code, GLM_EFORMAT, "taken: %.120s (code %d %s)",
+        t + (at > 60 ? at - 60 : 0), err.code, err.text);
     cr_assert_not_null(strstr(err.text, "index.h5: manifest"), "%s", err.text);
     free(t);
 }
@@ -127,13 +131,14 @@ static void edit_lines(void)
     for (const char *s = text; *s; s = strchr(s, '\n') + 1) {
         const size_t at = (size_t)(s - text), n = (size_t)(strchr(s, '\n') - s) + 1;
         char *const line = strndup(s, n);
-        refuse_edit(at, 0, line); /* twice */
+        refuse_edit(at, 0, line);   /* twice */
         refuse_edit(at, n - 1, ""); /* empty */
         refuse_edit(at, 0, "unknown\tline\n");
         refuse_edit(at + n - 1, 0, "\tmore");
         refuse_edit(at + n - 1, 1, "\r\n");
         /* Digests, not the text alone, say that these are complete. */
-        const bool optional = starts(s, "prov\t") || starts(s, "tensor\ttrain\tempty") || starts(s, "source\t")
+        const bool optional = starts(s, "prov\t") || starts(s, "tensor\ttrain\tempty")
+            || starts(s, "source\t")
             || (starts(s, "file\t") && !starts(s, "file\tconfig.json\t"));
         if (!optional)
             refuse_edit(at, n, ""); /* missing */
@@ -146,7 +151,8 @@ Test(manifest, refuses_lines_twice_missing_or_changed, .init = setup, .fini = te
     edit_lines();
 }
 
-Test(manifest, refuses_lines_twice_missing_or_changed_zstd, .init = setup_zstd, .fini = teardown)
+Test(manifest, refuses_lines_twice_missing_or_changed_zstd, .init = setup_zstd,
+    .fini = teardown)
 {
     edit_lines();
 }
@@ -154,9 +160,10 @@ Test(manifest, refuses_lines_twice_missing_or_changed_zstd, .init = setup_zstd, 
 /* B-76: each decimal number becomes one that is near a power of two, or is written another way. */
 static void edit_numbers(void)
 {
-    static const char *const values[] = {"", "4294967295", "4294967296", "9223372036854775807",
-        "9223372036854775808", "18446744073709551615", "18446744073709551616", "-1", "+1", "1e3",
-        "0x10", " 1", "99999999999999999999999"};
+    static const char *const values[] = {"", "4294967295", "4294967296",
+        "9223372036854775807", "9223372036854775808", "18446744073709551615",
+        "18446744073709551616", "-1", "+1", "1e3", "0x10", " 1",
+        "99999999999999999999999"};
     char number[64];
     for (size_t i = 0; i < text_size; i++) {
         size_t n = 0;
@@ -195,8 +202,8 @@ Test(manifest, b76_refuses_numbers_near_powers_of_two_and_odd_spellings, .init =
     edit_numbers();
 }
 
-Test(manifest, b76_refuses_numbers_near_powers_of_two_and_odd_spellings_zstd, .init = setup_zstd,
-    .fini = teardown)
+Test(manifest, b76_refuses_numbers_near_powers_of_two_and_odd_spellings_zstd,
+    .init = setup_zstd, .fini = teardown)
 {
     edit_numbers();
 }
@@ -230,10 +237,13 @@ static void refuse_words(const char *from, const char *to, const char *sentence)
 /* B-73: nothing in a manifest can name a file outside the folder. */
 Test(manifest, b73_refuses_names_that_leave_the_folder, .init = setup, .fini = teardown)
 {
-    refuse_words("shard-p000-t000-0000.h5", "../shard-p000-t000-0.h5", "expected shard-pPPP");
+    refuse_words(
+        "shard-p000-t000-0000.h5", "../shard-p000-t000-0.h5", "expected shard-pPPP");
     refuse_words("shard-p000-t000-0000.h5", "/etc/hostname", "expected shard-pPPP");
-    refuse_words("shard-p000-t000-0000.h5", "shard-p000-t009-0000.h5", "topology does not have");
-    refuse_words("shard-p000-t000-0000.h5", "shard-p000-t000-00000.h5", "expected shard-pPPP");
+    refuse_words(
+        "shard-p000-t000-0000.h5", "shard-p000-t009-0000.h5", "topology does not have");
+    refuse_words(
+        "shard-p000-t000-0000.h5", "shard-p000-t000-00000.h5", "expected shard-pPPP");
     refuse_words("file\textra/empty", "file\textra/../../x", "leaves its folder");
     refuse_words("file\textra/empty", "file\t/etc/hostname", "");
     refuse_words("file\textra/empty", "file\textra/%00", "escaped");
@@ -246,8 +256,10 @@ Test(manifest, refuses_what_the_table_does_not_know, .init = setup, .fini = tear
 {
     refuse_words("tensor\tweight\tmodel.norm.weight", "tensor\tweight\tmodel.norm.weigth",
         "not in the table");
-    refuse_words("tensor\tweight\tmodel.norm.weight\tBF16\t64", "tensor\tweight\tmodel.norm.weight"
-        "\tBF16\t65", "not the one that config.json gives");
+    refuse_words("tensor\tweight\tmodel.norm.weight\tBF16\t64",
+        "tensor\tweight\tmodel.norm.weight"
+        "\tBF16\t65",
+        "not the one that config.json gives");
     refuse_words("glm_moe_dsa", "glm_moe_dsb", "config.json says");
     refuse_words("mtp\tyes", "mtp\tmaybe", "mtp");
     refuse_words("tp\t2", "tp\t3", "manifest, line 3");
@@ -263,7 +275,8 @@ Test(manifest, b74_a_shape_bomb_is_refused, .init = setup, .fini = teardown)
         "more elements than can be");
 }
 
-Test(manifest, control_characters_do_not_reach_a_sentence, .init = setup, .fini = teardown)
+Test(
+    manifest, control_characters_do_not_reach_a_sentence, .init = setup, .fini = teardown)
 {
     struct glm_error err = {0};
     size_t size;
@@ -279,12 +292,15 @@ Test(manifest, control_characters_do_not_reach_a_sentence, .init = setup, .fini 
 
 Test(manifest, cover_takes_exact_covers_only)
 {
-    struct ckpt_tensor t = {.name = (char *)"t", .rank = 3, .shape = {4, 256, 64}, .stack = true};
+    struct ckpt_tensor t = {
+        .name = (char *)"t", .rank = 3, .shape = {4, 256, 64}, .stack = true};
     struct glm_error err = {0};
     tile_grid_init(&t.grid, t.shape, 3, true, false);
-    struct ckpt_piece p[4] = {{.at = {{0, 0, 0}, {2, 128, 64}}}, {.at = {{0, 128, 0}, {3, 256, 64}}},
-        {.at = {{2, 0, 0}, {4, 128, 64}}}, {.at = {{3, 128, 0}, {4, 256, 64}}}};
-    cr_assert_eq(manifest_cover(&t, p, 4, &err), 0, "experts split differently per row cut");
+    struct ckpt_piece p[4] = {{.at = {{0, 0, 0}, {2, 128, 64}}},
+        {.at = {{0, 128, 0}, {3, 256, 64}}}, {.at = {{2, 0, 0}, {4, 128, 64}}},
+        {.at = {{3, 128, 0}, {4, 256, 64}}}};
+    cr_assert_eq(
+        manifest_cover(&t, p, 4, &err), 0, "experts split differently per row cut");
     for (int i = 0; i < 4; i++) { /* one missing; one twice */
         struct ckpt_piece q[4];
         int n = 0;

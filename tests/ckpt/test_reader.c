@@ -57,8 +57,9 @@ static void check(struct opened *o, int64_t tensor, const struct rect *at, bool 
     const size_t room = (size_t)rect_count(at) * size + 2 * DIO_ALIGN;
     unsigned char *buf = dio_alloc(room), *got, *want = malloc(room), *whole;
     unsigned char *digests = malloc((size_t)rect_count(&tiles) * DIGEST_SIZE + 1);
-    cr_assert_eq(reader_read(o->r, tensor, at, verify, buf, room, &got, verify ? digests : NULL,
-        o->s, &err), GLM_OK, "%s", err.text);
+    cr_assert_eq(reader_read(o->r, tensor, at, verify, buf, room, &got,
+                     verify ? digests : NULL, o->s, &err),
+        GLM_OK, "%s", err.text);
     whole = malloc((size_t)rect_count(&all) * size);
     smallckpt_elements(t, 0, rect_count(&all), whole);
     region_copy(want, at, whole, &all, at, size);
@@ -150,10 +151,12 @@ static void fails(struct opened *o, int64_t tensor, bool verify, const char *con
     const struct rect all = rect_whole(o->m->tensors[tensor].grid.dims);
     const size_t room = (size_t)rect_count(&all) * 8 + 2 * DIO_ALIGN;
     unsigned char *buf = dio_alloc(room), *at;
-    cr_assert_eq(reader_read(o->r, tensor, &all, verify, buf, room, &at, NULL, o->s, &err),
+    cr_assert_eq(
+        reader_read(o->r, tensor, &all, verify, buf, room, &at, NULL, o->s, &err),
         GLM_EFORMAT);
     for (; *says != NULL; says++)
-        cr_assert_not_null(strstr(err.text, *says), "'%s' does not say '%s'", err.text, *says);
+        cr_assert_not_null(
+            strstr(err.text, *says), "'%s' does not say '%s'", err.text, *says);
     dio_free(buf, room);
 }
 
@@ -168,10 +171,12 @@ Test(reader, a_changed_byte_is_named_by_file_tensor_and_tile)
     const int64_t i = find(o.m, SECTION_MASTER, name);
     const char *file = o.m->shards[o.m->pieces[o.m->tensors[i].first_piece].shard].file;
     damage(&o, i);
-    fails(&o, i, true, (const char *const[]){file, "experts.", "_proj.weight", "(master)",
-        "tile ", "rows ", "SHA-256", NULL});
+    fails(&o, i, true,
+        (const char *const[]){file, "experts.", "_proj.weight", "(master)", "tile ",
+            "rows ", "SHA-256", NULL});
     /* The weight that is derived from it is no better. */
-    fails(&o, find(o.m, SECTION_WEIGHT, name), true, (const char *const[]){"(master)", NULL});
+    fails(&o, find(o.m, SECTION_WEIGHT, name), true,
+        (const char *const[]){"(master)", NULL});
     close_kind(&o);
 }
 
@@ -181,8 +186,10 @@ Test(reader, a_changed_byte_of_a_frame_is_found_before_it_is_decoded)
     open_kind(&o, &kinds[2]);
     const int64_t i = find(o.m, SECTION_MASTER, "lm_head.weight");
     damage(&o, i);
-    fails(&o, i, true, (const char *const[]){"lm_head.weight", "chunk 0", "SHA-256", NULL});
-    fails(&o, i, false, (const char *const[]){"lm_head.weight", "chunk 0", "SHA-256", NULL});
+    fails(
+        &o, i, true, (const char *const[]){"lm_head.weight", "chunk 0", "SHA-256", NULL});
+    fails(&o, i, false,
+        (const char *const[]){"lm_head.weight", "chunk 0", "SHA-256", NULL});
     close_kind(&o);
 }
 
@@ -228,6 +235,7 @@ Test(reader, a_buffer_that_is_too_small_is_refused)
     open_kind(&o, &kinds[0]);
     const struct rect all = rect_whole(o.m->tensors[0].grid.dims);
     cr_assert_neq(
-        reader_read(o.r, 0, &all, false, small, sizeof small, &at, NULL, o.s, &err), GLM_OK);
+        reader_read(o.r, 0, &all, false, small, sizeof small, &at, NULL, o.s, &err),
+        GLM_OK);
     close_kind(&o);
 }

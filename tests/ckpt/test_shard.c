@@ -16,10 +16,12 @@
 #include "tests/support/smallckpt.h"
 #include "tests/support/tmpdir.h"
 
-static const struct smallckpt_options plain
-    = {.topo = {.tp = 2, .pp = 2, .ep = 2, .etp = 2}, .training = true};
-static const struct smallckpt_options packed = {.topo = {.tp = 2, .pp = 2, .ep = 2, .etp = 2},
-    .training = true, .volumes = {.encoding = ENC_ZSTD}};
+static const struct smallckpt_options plain = {
+    .topo = {.tp = 2, .pp = 2, .ep = 2, .etp = 2}, .training = true};
+static const struct smallckpt_options packed = {
+    .topo = {.tp = 2, .pp = 2, .ep = 2, .etp = 2},
+    .training = true,
+    .volumes = {.encoding = ENC_ZSTD}};
 
 static void made(struct smallckpt *s, const char *dir, const struct smallckpt_options *o)
 {
@@ -52,8 +54,10 @@ Test(shard, plain_pieces_lie_on_pages_in_order_and_metadata_stays_small)
         cr_assert_eq(stat(tmpdir_path(dir, "%s", s.m->shards[i].file), &st), 0);
         cr_assert_eq((uint64_t)st.st_size, s.m->shards[i].bytes);
         cr_assert_eq(end[i], s.m->shards[i].bytes);
-        cr_assert_lt(first[i], 8192 + 512 * (uint64_t)pieces[i], "metadata of %s: %lu bytes for %ld"
-            " datasets", s.m->shards[i].file, (unsigned long)first[i], (long)pieces[i]);
+        cr_assert_lt(first[i], 8192 + 512 * (uint64_t)pieces[i],
+            "metadata of %s: %lu bytes for %ld"
+            " datasets",
+            s.m->shards[i].file, (unsigned long)first[i], (long)pieces[i]);
     }
     free(end);
     free(first);
@@ -109,16 +113,18 @@ static void library_reads(const struct smallckpt_options *o)
     for (int64_t i = 0; i < s.m->piece_count; i++) {
         const struct ckpt_piece *const p = &s.m->pieces[i];
         const struct ckpt_tensor *const t = &s.m->tensors[p->tensor];
-        const size_t size = glm_dtype_size(t->dtype), bytes = (size_t)rect_count(&p->at) * size;
+        const size_t size = glm_dtype_size(t->dtype),
+                     bytes = (size_t)rect_count(&p->at) * size;
         char name[600];
         unsigned char *got = malloc(bytes), *want = malloc(bytes);
         snprintf(name, sizeof name, "/%s/%s", section_name(t->section), t->name);
         h5_lock();
         const hid_t access = h5_access_list();
-        const hid_t f = H5Fopen(tmpdir_path(dir, "%s", s.m->shards[p->shard].file), H5F_ACC_RDONLY,
-            access);
+        const hid_t f = H5Fopen(
+            tmpdir_path(dir, "%s", s.m->shards[p->shard].file), H5F_ACC_RDONLY, access);
         const hid_t d = H5Dopen2(f, name, H5P_DEFAULT), type = H5Dget_type(d);
-        cr_assert_geq(H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, got), 0, "%s", name);
+        cr_assert_geq(
+            H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, got), 0, "%s", name);
         H5Tclose(type);
         H5Dclose(d);
         H5Fclose(f);
@@ -127,10 +133,12 @@ static void library_reads(const struct smallckpt_options *o)
         const int64_t rows = rect_len(&p->at, 1), cols = rect_len(&p->at, 2);
         for (int64_t k = 0; k < rect_len(&p->at, 0) * rows; k++) {
             const int64_t e = p->at.lo[0] + k / rows, r = p->at.lo[1] + k % rows;
-            smallckpt_elements(t, (e * t->grid.dims[1] + r) * t->grid.dims[2] + p->at.lo[2], cols,
+            smallckpt_elements(t,
+                (e * t->grid.dims[1] + r) * t->grid.dims[2] + p->at.lo[2], cols,
                 want + (size_t)(k * cols) * size);
         }
-        cr_assert_eq(memcmp(got, want, bytes), 0, "%s of shard %ld", name, (long)p->shard);
+        cr_assert_eq(
+            memcmp(got, want, bytes), 0, "%s of shard %ld", name, (long)p->shard);
         free(got);
         free(want);
     }
@@ -147,8 +155,10 @@ Test(shard, hdf5_reads_every_plain_piece)
 Test(shard, b94_hdf5_reads_every_packed_piece)
 {
     library_reads(&packed);
-    library_reads(&(struct smallckpt_options){.form = SMALL_FP8, .volumes.encoding = ENC_ZSTD});
-    library_reads(&(struct smallckpt_options){.form = SMALL_MXFP8, .volumes.encoding = ENC_ZSTD});
+    library_reads(
+        &(struct smallckpt_options){.form = SMALL_FP8, .volumes.encoding = ENC_ZSTD});
+    library_reads(
+        &(struct smallckpt_options){.form = SMALL_MXFP8, .volumes.encoding = ENC_ZSTD});
 }
 
 /* Every byte is an extent's or changes the skeleton digest; a change inside an extent does not. */
@@ -181,8 +191,10 @@ Test(shard, skeleton_is_all_that_is_not_data)
             fseek(f, (long)at, SEEK_SET);
             fputc(bytes[at] ^ 4, f);
             fflush(f);
-            cr_assert_eq(shard_skeleton(s.m, s.chunks, 0, path, sha, &err), 0, "%s", err.text);
-            cr_assert_eq(memcmp(sha, s.m->shards[0].skeleton, 32) == 0, data[at], "byte %zu", at);
+            cr_assert_eq(
+                shard_skeleton(s.m, s.chunks, 0, path, sha, &err), 0, "%s", err.text);
+            cr_assert_eq(
+                memcmp(sha, s.m->shards[0].skeleton, 32) == 0, data[at], "byte %zu", at);
             fseek(f, (long)at, SEEK_SET);
             fputc(bytes[at], f);
         }
@@ -200,7 +212,8 @@ Test(shard, skeleton_is_all_that_is_not_data)
 
 /* ---- one big matrix ------------------------------------------------------------------------- */
 
-static struct manifest *one_matrix(const struct table *t, int64_t rows, enum ckpt_encoding encoding)
+static struct manifest *one_matrix(
+    const struct table *t, int64_t rows, enum ckpt_encoding encoding)
 {
     const int64_t shape[2] = {rows, 8};
     struct glm_error err = {0};
@@ -241,13 +254,14 @@ Test(shard, b92_sixteen_thousand_chunks_are_located_without_walking_the_index)
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     cr_assert_eq(err.code, GLM_OK, "%s", err.text);
     /* A square would be seconds; the bound is far from both. */
-    cr_assert_lt((double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec), 3.0);
+    cr_assert_lt(
+        (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec), 3.0);
     size_t size;
     unsigned char *bytes = tmpdir_read(path, &size);
     for (int64_t i = 0; i < CHUNKS; i++)
         cr_assert_eq(memcmp(bytes + chunks[i].offset, &i,
-                         chunks[i].bytes < sizeof i ? chunks[i].bytes : sizeof i), 0, "chunk %ld",
-            (long)i);
+                         chunks[i].bytes < sizeof i ? chunks[i].bytes : sizeof i),
+            0, "chunk %ld", (long)i);
     free(bytes);
     free(chunks);
     manifest_free(m);

@@ -24,13 +24,20 @@ static void begin(void)
     snprintf(target, sizeof target, "%s/out", folder);
 }
 
-static void end(void) { tmpdir_remove(folder); }
+static void end(void)
+{
+    tmpdir_remove(folder);
+}
 
 TestSuite(work, .init = begin, .fini = end);
 
-static const char *partial(const char *name) { return tmpdir_path(folder, "out.partial/%s", name); }
+static const char *partial(const char *name)
+{
+    return tmpdir_path(folder, "out.partial/%s", name);
+}
 
-static int open_with(struct work **w, bool *resumed, struct glm_error *err, struct work_options o)
+static int open_with(
+    struct work **w, bool *resumed, struct glm_error *err, struct work_options o)
 {
     *err = (struct glm_error){0};
     if (o.target == NULL)
@@ -241,7 +248,8 @@ Test(work, another_plan_is_refused_and_kept_until_restart)
     tmpdir_write(partial("data"), "x", 1);
     refused((struct work_options){.plan = plan_b}, GLM_EUSAGE, "--restart");
     cr_assert_eq(access(partial("data"), F_OK), 0);
-    struct work *w = opened(&resumed, (struct work_options){.plan = plan_b, .restart = true});
+    struct work *w =
+        opened(&resumed, (struct work_options){.plan = plan_b, .restart = true});
     cr_assert_not(resumed);
     cr_assert_str_eq(replayed(w), "");
     cr_assert_neq(access(partial("data"), F_OK), 0, "restart discards");
@@ -277,7 +285,8 @@ Test(work, a_folder_that_is_being_finished_is_not_taken)
     unlink(partial("journal")); /* as the commit does, just before the rename */
     unlink(partial("lease"));
     refused((struct work_options){0}, GLM_EUSAGE, "works here now");
-    cr_assert_neq(access(partial("lease"), F_OK), 0, "a refused one leaves nothing in there");
+    cr_assert_neq(
+        access(partial("lease"), F_OK), 0, "a refused one leaves nothing in there");
     work_close(w);
 }
 
@@ -304,7 +313,8 @@ Test(work, a_partial_that_is_a_link_is_not_followed)
 
 Test(work, too_little_space_is_refused_before_writing)
 {
-    refused((struct work_options){.need_bytes = UINT64_MAX / 2}, GLM_EIO, "9223372036854775807");
+    refused((struct work_options){.need_bytes = UINT64_MAX / 2}, GLM_EIO,
+        "9223372036854775807");
     cr_assert_neq(access(tmpdir_path(folder, "out.partial"), F_OK), 0, "nothing is left");
 }
 
@@ -329,9 +339,11 @@ Test(work, the_commit_leaves_what_the_caller_wrote_and_nothing_of_its_own)
     tmpdir_write(partial("tiles.part"), "x", 1);
     commit(w, extras);
     cr_assert_eq(access(tmpdir_path(folder, "out/data"), F_OK), 0);
-    for (const char *const *n = (const char *const[]){"journal", "lease", "tiles.part", NULL};
+    for (const char *const *n =
+             (const char *const[]){"journal", "lease", "tiles.part", NULL};
          *n != NULL; n++)
-        cr_assert_neq(access(tmpdir_path(folder, "out/%s", *n), F_OK), 0, "%s is left", *n);
+        cr_assert_neq(
+            access(tmpdir_path(folder, "out/%s", *n), F_OK), 0, "%s is left", *n);
     cr_assert_neq(access(tmpdir_path(folder, "out.partial"), F_OK), 0);
 }
 
@@ -344,7 +356,8 @@ Test(work, replace_exchanges_and_removes_the_old_one)
     tmpdir_write(tmpdir_path(folder, "out/sub/old"), "x", 1);
     struct work *w = opened(&resumed, (struct work_options){.replace = true});
     tmpdir_write(partial("new"), "x", 1);
-    cr_assert_eq(access(tmpdir_path(folder, "out/sub/old"), F_OK), 0, "old until the end");
+    cr_assert_eq(
+        access(tmpdir_path(folder, "out/sub/old"), F_OK), 0, "old until the end");
     commit(w, NULL);
     cr_assert_eq(access(tmpdir_path(folder, "out/new"), F_OK), 0);
     cr_assert_neq(access(tmpdir_path(folder, "out/sub"), F_OK), 0);

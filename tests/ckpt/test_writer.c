@@ -16,12 +16,16 @@
 #include "tests/support/smallckpt.h"
 #include "tests/support/tmpdir.h"
 
-static const struct smallckpt_options plain = {.topo = {.tp = 4, .pp = 2, .ep = 2, .etp = 2},
-    .training = true, .volumes = {.shard_size = 2000000}};
-static const struct smallckpt_options packed = {.topo = {.tp = 4, .pp = 2, .ep = 2, .etp = 2},
-    .training = true, .volumes = {.encoding = ENC_ZSTD, .shard_size = 2000000}};
-static const struct smallckpt_options scaled
-    = {.topo = {.tp = 2, .pp = 2}, .form = SMALL_MXFP8, .volumes = {.encoding = ENC_ZSTD}};
+static const struct smallckpt_options plain = {
+    .topo = {.tp = 4, .pp = 2, .ep = 2, .etp = 2},
+    .training = true,
+    .volumes = {.shard_size = 2000000}};
+static const struct smallckpt_options packed = {
+    .topo = {.tp = 4, .pp = 2, .ep = 2, .etp = 2},
+    .training = true,
+    .volumes = {.encoding = ENC_ZSTD, .shard_size = 2000000}};
+static const struct smallckpt_options scaled = {
+    .topo = {.tp = 2, .pp = 2}, .form = SMALL_MXFP8, .volumes = {.encoding = ENC_ZSTD}};
 
 struct job {
     int pp;
@@ -53,11 +57,12 @@ static void make_jobs(struct set *x)
         for (int64_t k = 0; k < tile_count(&t->grid); k += t->grid.count[2]) {
             struct rect at = tile_rect(&t->grid, k);
             at.hi[2] = t->grid.dims[2];
-            x->jobs[x->count++]
-                = (struct job){placement_pp(m->placement, t->entry), i, at};
+            x->jobs[x->count++] =
+                (struct job){placement_pp(m->placement, t->entry), i, at};
         }
     }
-    for (int64_t i = 1; i < x->count; i++) { /* stable: few cells, so a simple insertion */
+    for (int64_t i = 1; i < x->count;
+         i++) { /* stable: few cells, so a simple insertion */
         const struct job j = x->jobs[i];
         int64_t k = i;
         for (; k > 0 && x->jobs[k - 1].pp > j.pp; k--)
@@ -78,8 +83,10 @@ static void open_writer(struct set *x)
     struct manifest *m = x->s.m;
     x->s.m = NULL;
     cr_assert_eq(volumes_plan(m, m->placement, &x->o->volumes, &err), 0, "%s", err.text);
-    cr_assert_eq(writer_open(&x->w, m, &(struct work_options){.target = x->out, .plan = plan},
-        &x->resumed, &err), GLM_OK, "%s", err.text);
+    cr_assert_eq(
+        writer_open(&x->w, m, &(struct work_options){.target = x->out, .plan = plan},
+            &x->resumed, &err),
+        GLM_OK, "%s", err.text);
     make_jobs(x);
 }
 
@@ -173,9 +180,18 @@ static void in_one_go(const struct smallckpt_options *o)
     end(&x);
 }
 
-Test(writer, plain_files_are_those_that_were_made_another_way) { in_one_go(&plain); }
-Test(writer, packed_files_are_those_that_were_made_another_way) { in_one_go(&packed); }
-Test(writer, weights_with_scales_are_those_that_were_made_another_way) { in_one_go(&scaled); }
+Test(writer, plain_files_are_those_that_were_made_another_way)
+{
+    in_one_go(&plain);
+}
+Test(writer, packed_files_are_those_that_were_made_another_way)
+{
+    in_one_go(&packed);
+}
+Test(writer, weights_with_scales_are_those_that_were_made_another_way)
+{
+    in_one_go(&scaled);
+}
 
 static void interrupted(const struct smallckpt_options *o)
 {
@@ -191,16 +207,22 @@ static void interrupted(const struct smallckpt_options *o)
     int64_t kept = 0;
     for (int64_t i = 0; i < x.count; i++)
         kept += writer_has(x.w, x.jobs[i].tensor, &x.jobs[i].at);
-    cr_assert_gt(kept, o->volumes.encoding == ENC_PLAIN ? x.count / 3 : 0, "%ld of %ld kept",
-        (long)kept, (long)x.count);
+    cr_assert_gt(kept, o->volumes.encoding == ENC_PLAIN ? x.count / 3 : 0,
+        "%ld of %ld kept", (long)kept, (long)x.count);
     cr_assert_lt(kept, x.count);
     put_range(&x, 0, x.count);
     commit(&x);
     end(&x);
 }
 
-Test(writer, continues_plain_shards_where_they_were) { interrupted(&plain); }
-Test(writer, continues_with_the_packed_shards_that_are_whole) { interrupted(&packed); }
+Test(writer, continues_plain_shards_where_they_were)
+{
+    interrupted(&plain);
+}
+Test(writer, continues_with_the_packed_shards_that_are_whole)
+{
+    interrupted(&packed);
+}
 
 static void lost_file(const struct smallckpt_options *o, bool cut)
 {
@@ -222,10 +244,22 @@ static void lost_file(const struct smallckpt_options *o, bool cut)
     end(&x);
 }
 
-Test(writer, a_plain_shard_that_is_gone_is_written_again) { lost_file(&plain, false); }
-Test(writer, a_plain_shard_that_was_cut_is_written_again) { lost_file(&plain, true); }
-Test(writer, a_packed_shard_that_is_gone_is_written_again) { lost_file(&packed, false); }
-Test(writer, a_packed_shard_that_was_cut_is_written_again) { lost_file(&packed, true); }
+Test(writer, a_plain_shard_that_is_gone_is_written_again)
+{
+    lost_file(&plain, false);
+}
+Test(writer, a_plain_shard_that_was_cut_is_written_again)
+{
+    lost_file(&plain, true);
+}
+Test(writer, a_packed_shard_that_is_gone_is_written_again)
+{
+    lost_file(&packed, false);
+}
+Test(writer, a_packed_shard_that_was_cut_is_written_again)
+{
+    lost_file(&packed, true);
+}
 
 Test(writer, a_missing_tile_is_named_and_nothing_is_committed)
 {
@@ -237,7 +271,8 @@ Test(writer, a_missing_tile_is_named_and_nothing_is_committed)
     put_range(&x, hole + 1, x.count);
     cr_assert_eq(writer_commit(x.w, &err), GLM_EFORMAT);
     cr_assert_not_null(
-        strstr(err.text, writer_manifest(x.w)->tensors[x.jobs[hole].tensor].name), "%s", err.text);
+        strstr(err.text, writer_manifest(x.w)->tensors[x.jobs[hole].tensor].name), "%s",
+        err.text);
     cr_assert_neq(access(x.out, F_OK), 0);
     put_range(&x, 0, x.count);
     commit(&x);
@@ -296,5 +331,11 @@ static void wait_for_turn(bool fail)
     end(&x);
 }
 
-Test(writer, a_frame_waits_for_those_before_it, .timeout = 20) { wait_for_turn(false); }
-Test(writer, a_failure_wakes_those_who_wait, .timeout = 20) { wait_for_turn(true); }
+Test(writer, a_frame_waits_for_those_before_it, .timeout = 20)
+{
+    wait_for_turn(false);
+}
+Test(writer, a_failure_wakes_those_who_wait, .timeout = 20)
+{
+    wait_for_turn(true);
+}

@@ -220,7 +220,8 @@ Test(opt, no_file_takes_the_place_of_a_closed_standard_stream)
         const bool parsed = parse(&v, WORDS("src"), &argc, &argv, &err) == 0;
         const bool apart = open("Makefile", O_RDONLY) > STDERR_FILENO;
         /* What is lost must not look as if it had been written. */
-        const bool fails = write(STDOUT_FILENO, "x", 1) < 0 && write(STDERR_FILENO, "x", 1) < 0;
+        const bool fails =
+            write(STDOUT_FILENO, "x", 1) < 0 && write(STDERR_FILENO, "x", 1) < 0;
         _exit(parsed && apart && fails ? 0 : 1);
     }
     int status;

@@ -35,7 +35,8 @@ static void check_cut(const struct tile_grid *g, size_t element, bool wide, bool
         cr_assert(!narrow || rect_len(&r[i], 0) == 1, "one member");
         const struct rect t = tile_cover(g, &r[i]);
         /* Bounded: one band of tiles, or within the target. */
-        cr_assert(rect_count(&r[i]) * (int64_t)element <= FLOW_TARGET || rect_len(&t, 1) == 1,
+        cr_assert(
+            rect_count(&r[i]) * (int64_t)element <= FLOW_TARGET || rect_len(&t, 1) == 1,
             "job of %lld bytes", (long long)rect_count(&r[i]) * (long long)element);
         const int64_t tile = g->tile[1] * g->tile[2] * (int64_t)element;
         cr_assert(wide || rect_count(&r[i]) * (int64_t)element <= FLOW_WIDEST + tile);
@@ -52,8 +53,8 @@ static void check_cut(const struct tile_grid *g, size_t element, bool wide, bool
 
 Test(flow, the_jobs_of_a_tensor_are_a_partition_of_its_tiles)
 {
-    static const int64_t edges[] = {0, 1, 2, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025,
-        16383, 16384, 16385, 40000};
+    static const int64_t edges[] = {0, 1, 2, 127, 128, 129, 255, 256, 257, 1000, 1023,
+        1024, 1025, 16383, 16384, 16385, 40000};
     uint64_t state = 1;
     for (int round = 0; round < 600; round++) {
         const bool stack = rng_below(&state, 2), cols = rng_below(&state, 2);
@@ -130,7 +131,8 @@ static void all_equal(const struct ends *e, int times)
         const struct ckpt_tensor *t = &e->m->tensors[i];
         const struct rect all = rect_whole(t->grid.dims);
         cr_assert_eq(memcmp(e->from.data[i], e->to.data[i],
-                         (size_t)rect_count(&all) * glm_dtype_size(t->dtype)), 0, "%s", t->name);
+                         (size_t)rect_count(&all) * glm_dtype_size(t->dtype)),
+            0, "%s", t->name);
         for (int64_t k = 0; k < tile_count(&t->grid); k++)
             cr_assert_eq(e->to.done[i][k], times, "%s: tile put %d times", t->name,
                 e->to.done[i][k]);
@@ -159,7 +161,8 @@ struct order {
     struct rect at;
 };
 
-static int check_order(void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err)
+static int check_order(
+    void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err)
 {
     struct order *o = ctx;
     const bool same = o->seen > 0 && tensor == o->tensor;
@@ -167,7 +170,8 @@ static int check_order(void *ctx, int64_t tensor, const struct rect *at, struct 
     (void)err;
     while (axis < 2 && same && at->lo[axis] == o->at.lo[axis])
         axis++;
-    cr_assert(o->seen == 0 || tensor < o->tensor || (same && at->lo[axis] > o->at.lo[axis]),
+    cr_assert(
+        o->seen == 0 || tensor < o->tensor || (same && at->lo[axis] > o->at.lo[axis]),
         "the sink's key (falling tensor numbers), then rectangles");
     *o = (struct order){.tensor = tensor, .at = *at, .seen = o->seen + 1};
     return GLM_OK;
@@ -195,11 +199,13 @@ static void pause_ms(long ms)
 }
 
 struct failing {
-    int64_t slow, fast; /* tensors; jobs run from the last tensor down, so `slow` is first */
+    /* tensors; jobs run from the last tensor down, so `slow` is first */
+    int64_t slow, fast;
     enum glm_code slow_code;
 };
 
-static int fail_both(void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err)
+static int fail_both(
+    void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err)
 {
     const struct failing *f = ctx;
     (void)at;
@@ -255,7 +261,8 @@ struct stopper {
     int64_t after;
 };
 
-static int stop_after(void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err)
+static int stop_after(
+    void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err)
 {
     struct stopper *s = ctx;
     (void)tensor;
@@ -280,7 +287,8 @@ Test(flow, a_signal_stops_between_jobs_and_the_next_run_does_the_rest)
         cr_assert_eq(run(&e, threads, &events, &first, &err), GLM_ESTOPPED);
         cr_assert_eq(err.sys_errno, SIGTERM);
         cr_assert_eq(glm_exit_status(&err), 128 + SIGTERM);
-        cr_assert(e.to.puts >= 20 && e.to.puts <= 20 + threads, "%ld puts", (long)e.to.puts);
+        cr_assert(
+            e.to.puts >= 20 && e.to.puts <= 20 + threads, "%ld puts", (long)e.to.puts);
         err = (struct glm_error){0};
         s.signal = 0;
         cr_assert_eq(run(&e, threads, &events, &second, &err), GLM_OK, "%s", err.text);
@@ -299,11 +307,18 @@ struct rawframes {
     int64_t frames;
 };
 
-static int no_read(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
-    unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *t,
-    struct glm_error *err)
+static int no_read(void *ctx, int64_t tensor, const struct rect *at,
+    struct dio_buffer *buf, unsigned char **data, unsigned char *digests, bool *known,
+    struct flow_thread *t, struct glm_error *err)
 {
-    (void)ctx; (void)tensor; (void)at; (void)buf; (void)data; (void)digests; (void)known; (void)t;
+    (void)ctx;
+    (void)tensor;
+    (void)at;
+    (void)buf;
+    (void)data;
+    (void)digests;
+    (void)known;
+    (void)t;
     return glm_fail(err, GLM_EFORMAT, "a frame was decoded");
 }
 
@@ -314,8 +329,8 @@ static bool raw_dims(void *ctx, int64_t tensor, const struct rect *tile, int64_t
 }
 
 /* The same chunk, stored raw: bytes that the writer would never choose by itself. */
-static int raw_frame(void *ctx, int64_t tensor, const struct rect *tile, void *buf, size_t room,
-    size_t *size, uint32_t *mask, struct glm_error *err)
+static int raw_frame(void *ctx, int64_t tensor, const struct rect *tile, void *buf,
+    size_t room, size_t *size, uint32_t *mask, struct glm_error *err)
 {
     struct rawframes *r = ctx;
     const size_t element = glm_dtype_size(r->inner.m->tensors[tensor].dtype);
@@ -323,8 +338,9 @@ static int raw_frame(void *ctx, int64_t tensor, const struct rect *tile, void *b
     raw_dims(ctx, tensor, tile, d);
     const size_t raw = (size_t)(d[0] * d[1] * d[2]) * element;
     void *chunk = malloc(raw);
-    if (r->inner.frame(r->inner.ctx, tensor, tile, buf, room, size, mask, err) == GLM_OK &&
-        packer_unpack(r->packer, buf, *size, *mask, chunk, raw, element, err) == GLM_OK) {
+    if (r->inner.frame(r->inner.ctx, tensor, tile, buf, room, size, mask, err) == GLM_OK
+        && packer_unpack(r->packer, buf, *size, *mask, chunk, raw, element, err)
+            == GLM_OK) {
         memcpy(buf, chunk, raw);
         *size = raw;
         *mask = element > 1 ? 3 : 1;
@@ -338,9 +354,10 @@ Test(flow, frames_of_whole_tiles_are_copied_and_never_decoded)
 {
     struct glm_error err = {0};
     char *dir = tmpdir_new();
-    const char *in = strdup(tmpdir_path(dir, "in")), *out = strdup(tmpdir_path(dir, "out"));
-    struct smallckpt_options o = {.topo = {.tp = 2, .pp = 2, .ep = 2},
-        .volumes = {.encoding = ENC_ZSTD}};
+    const char *in = strdup(tmpdir_path(dir, "in")),
+               *out = strdup(tmpdir_path(dir, "out"));
+    struct smallckpt_options o = {
+        .topo = {.tp = 2, .pp = 2, .ep = 2}, .volumes = {.encoding = ENC_ZSTD}};
     struct ckpt_source c = {.verify = true};
     struct manifest *m;
     struct writer *w;
@@ -352,8 +369,10 @@ Test(flow, frames_of_whole_tiles_are_copied_and_never_decoded)
     reader_open(&c.reader, in, &err);
     cr_assert_eq(err.code, GLM_OK, "%s", err.text);
     const struct manifest *from = reader_manifest(c.reader);
-    target_manifest(&m, from, from->table, &(struct target_form){.same = true}, false, &err);
-    const struct ckpt_file *config = index_find_file(reader_index(c.reader), "config.json", false);
+    target_manifest(
+        &m, from, from->table, &(struct target_form){.same = true}, false, &err);
+    const struct ckpt_file *config =
+        index_find_file(reader_index(c.reader), "config.json", false);
     void *text;
     index_file(reader_index(c.reader), config, &text, &err);
     manifest_add_file(m, "config.json", false, text, config->bytes);
@@ -361,14 +380,19 @@ Test(flow, frames_of_whole_tiles_are_copied_and_never_decoded)
         &o.volumes, &err);
     recode_plan(from, m, RULE_AMAX, &items, &err);
     static const unsigned char plan[32] = {1};
-    writer_open(&w, m, &(struct work_options){.target = out, .plan = plan}, &resumed, &err);
+    writer_open(
+        &w, m, &(struct work_options){.target = out, .plan = plan}, &resumed, &err);
     cr_assert_eq(err.code, GLM_OK, "%s", err.text);
     struct rawframes raw = {.inner = ckpt_flow_source(&c), .packer = packer_new()};
-    const struct flow_source source = {.m = from, .ctx = &raw, .read = no_read,
-        .chunk_dims = raw_dims, .frame = raw_frame, .tiles = raw.inner.tiles};
+    const struct flow_source source = {.m = from,
+        .ctx = &raw,
+        .read = no_read,
+        .chunk_dims = raw_dims,
+        .frame = raw_frame,
+        .tiles = raw.inner.tiles};
     const struct flow_sink sink = ckpt_flow_sink(w);
-    cr_assert_eq(flow_run(&source, &sink, items, 1, "copy", NULL, &stats, &err), GLM_OK, "%s",
-        err.text);
+    cr_assert_eq(flow_run(&source, &sink, items, 1, "copy", NULL, &stats, &err), GLM_OK,
+        "%s", err.text);
     cr_assert_eq(writer_commit(w, &err), GLM_OK, "%s", err.text);
     struct reader *r;
     cr_assert_eq(reader_open(&r, out, &err), GLM_OK, "%s", err.text);
@@ -377,13 +401,14 @@ Test(flow, frames_of_whole_tiles_are_copied_and_never_decoded)
     cr_assert_eq(raw.frames, to->chunk_count);
     struct reader_scratch *s = reader_scratch_new();
     for (int64_t i = 0; i < to->chunk_count; i++)
-        cr_assert_geq(reader_index(r)->chunks[i].mask, 1u, "chunk %ld was packed anew", (long)i);
+        cr_assert_geq(
+            reader_index(r)->chunks[i].mask, 1u, "chunk %ld was packed anew", (long)i);
     for (int64_t i = 0; i < to->tensor_count; i++) {
         const struct rect all = rect_whole(to->tensors[i].grid.dims);
         const size_t room = (size_t)rect_count(&all) * 4 + 2 * DIO_ALIGN;
         unsigned char *buf = dio_alloc(room), *at;
-        cr_assert_eq(reader_read(r, i, &all, true, buf, room, &at, NULL, s, &err), GLM_OK, "%s",
-            err.text);
+        cr_assert_eq(reader_read(r, i, &all, true, buf, room, &at, NULL, s, &err), GLM_OK,
+            "%s", err.text);
         dio_free(buf, room);
     }
     reader_scratch_free(s);

@@ -19,8 +19,14 @@ struct side { /* a manifest and its arrays */
 
 static struct table *table;
 
-static void begin(void) { table = models_table("t1", false); }
-static void end(void) { table_free(table); }
+static void begin(void)
+{
+    table = models_table("t1", false);
+}
+static void end(void)
+{
+    table_free(table);
+}
 TestSuite(recode, .init = begin, .fini = end, .timeout = 120);
 
 static void side_free(struct side *s)
@@ -47,12 +53,13 @@ static void release(struct side *s)
     manifest_index(s->m, &err);
     memflow_init(&s->f, s->m);
     for (int64_t i = 0; i < s->m->tensor_count; i++)
-        smallckpt_elements(&s->m->tensors[i], 0, count_of(&s->m->tensors[i]), s->f.data[i]);
+        smallckpt_elements(
+            &s->m->tensors[i], 0, count_of(&s->m->tensors[i]), s->f.data[i]);
 }
 
 /* Converts into *to; returns the items. */
-static struct flow_item *convert(struct side *from, struct side *to, const char *dtype,
-    const char *rule, int threads)
+static struct flow_item *convert(
+    struct side *from, struct side *to, const char *dtype, const char *rule, int threads)
 {
     struct glm_error err = {0};
     struct target_form form;
@@ -62,11 +69,12 @@ static struct flow_item *convert(struct side *from, struct side *to, const char 
     target_manifest(&to->m, from->m, table, &form, true, &err);
     cr_assert_eq(err.code, GLM_OK, "%s", err.text);
     memflow_init(&to->f, to->m);
-    cr_assert_eq(recode_plan(from->m, to->m, form.rule, &items, &err), GLM_OK, "%s", err.text);
+    cr_assert_eq(
+        recode_plan(from->m, to->m, form.rule, &items, &err), GLM_OK, "%s", err.text);
     const struct flow_source source = memflow_source(&from->f);
     const struct flow_sink sink = memflow_sink(&to->f, false);
-    cr_assert_eq(flow_run(&source, &sink, items, threads, "convert", NULL, &stats, &err), GLM_OK,
-        "%s", err.text);
+    cr_assert_eq(flow_run(&source, &sink, items, threads, "convert", NULL, &stats, &err),
+        GLM_OK, "%s", err.text);
     return items;
 }
 
@@ -76,15 +84,16 @@ static size_t bytes_of(const struct ckpt_tensor *t)
 }
 
 /* Codes and scales of one member (a matrix) by the codec, in one piece; and what it lost. */
-static void expect_member(const struct side *from, const struct side *to, int64_t a, int64_t b,
-    int64_t member, enum codec_rule rule, struct codec_error *lost)
+static void expect_member(const struct side *from, const struct side *to, int64_t a,
+    int64_t b, int64_t member, enum codec_rule rule, struct codec_error *lost)
 {
     const struct ckpt_tensor *x = &from->m->tensors[a], *y = &to->m->tensors[b];
     const struct ckpt_tensor *s = &to->m->tensors[y->scale];
     const int64_t rows = x->grid.dims[1], cols = x->grid.dims[2], n = rows * cols;
     const int64_t scales = s->grid.dims[1] * s->grid.dims[2];
     const size_t size = glm_dtype_size(s->dtype);
-    const unsigned char *in = from->f.data[a] + (size_t)(member * n) * glm_dtype_size(x->dtype);
+    const unsigned char *in =
+        from->f.data[a] + (size_t)(member * n) * glm_dtype_size(x->dtype);
     uint8_t *q = malloc((size_t)n);
     unsigned char *scale = malloc((size_t)scales * size);
     float *back = malloc((size_t)n * sizeof *back);
@@ -92,19 +101,22 @@ static void expect_member(const struct side *from, const struct side *to, int64_
         codec_mxfp8_encode(in, x->dtype, rows, cols, rule, q, scale);
         codec_mxfp8_decode(q, scale, rows, cols, back, GLM_F32);
     } else {
-        codec_fp8_encode(in, x->dtype, rows, cols, s->block, rule, q, (float *)(void *)scale);
+        codec_fp8_encode(
+            in, x->dtype, rows, cols, s->block, rule, q, (float *)(void *)scale);
         codec_fp8_decode(q, (float *)(void *)scale, rows, cols, s->block, back, GLM_F32);
     }
     cr_assert_eq(memcmp(q, to->f.data[b] + member * n, (size_t)n), 0, "%s", y->name);
     cr_assert_eq(memcmp(scale, to->f.data[y->scale] + (size_t)(member * scales) * size,
-                     (size_t)scales * size), 0, "%s", s->name);
+                     (size_t)scales * size),
+        0, "%s", s->name);
     codec_compare(lost, in, x->dtype, back, GLM_F32, n);
     free(q);
     free(scale);
     free(back);
 }
 
-static void same_report(const struct codec_error *a, const struct codec_error *b, const char *name)
+static void same_report(
+    const struct codec_error *a, const struct codec_error *b, const char *name)
 {
     cr_assert_eq(a->count, b->count, "%s", name);
     cr_assert_eq(a->changed, b->changed, "%s", name);
@@ -127,7 +139,8 @@ static void quantised(const char *dtype, const char *rule_name, enum codec_rule 
             continue;
         if (y->scale < 0) {
             cr_assert_eq(items[b].action, FLOW_COPY);
-            cr_assert_eq(memcmp(to.f.data[b], from.f.data[items[b].from], bytes_of(y)), 0);
+            cr_assert_eq(
+                memcmp(to.f.data[b], from.f.data[items[b].from], bytes_of(y)), 0);
             continue;
         }
         for (int64_t e = 0; e < y->grid.dims[0]; e++)
@@ -165,7 +178,8 @@ Test(recode, reports_do_not_depend_on_the_number_of_threads)
     for (int64_t i = 0; i < one.m->tensor_count; i++) {
         cr_assert_eq(memcmp(&a[i].error, &b[i].error, sizeof a[i].error), 0, "%s",
             one.m->tensors[i].name);
-        cr_assert_eq(memcmp(one.f.data[i], many.f.data[i], bytes_of(&one.m->tensors[i])), 0);
+        cr_assert_eq(
+            memcmp(one.f.data[i], many.f.data[i], bytes_of(&one.m->tensors[i])), 0);
     }
     free(a);
     free(b);
@@ -193,15 +207,17 @@ static void from_codes(const char *first, const char *second, enum glm_dtype pla
         cr_assert_eq(y->dtype, plain);
         for (int64_t e = 0; e < y->grid.dims[0]; e++) {
             const uint8_t *q = mid.f.data[b[i].from] + e * n;
-            const unsigned char *scale =
-                mid.f.data[b[i].from_scale] + (size_t)(e * scales) * glm_dtype_size(s->dtype);
+            const unsigned char *scale = mid.f.data[b[i].from_scale]
+                + (size_t)(e * scales) * glm_dtype_size(s->dtype);
             if (s->block[0] == 1)
                 codec_mxfp8_decode(q, scale, rows, cols, want, plain);
             else
-                codec_fp8_decode(q, (const float *)(const void *)scale, rows, cols, s->block,
-                    want, plain);
-            cr_assert_eq(memcmp(want, to.f.data[i] + (size_t)(e * n) * glm_dtype_size(plain),
-                             (size_t)n * glm_dtype_size(plain)), 0, "%s", y->name);
+                codec_fp8_decode(q, (const float *)(const void *)scale, rows, cols,
+                    s->block, want, plain);
+            cr_assert_eq(
+                memcmp(want, to.f.data[i] + (size_t)(e * n) * glm_dtype_size(plain),
+                    (size_t)n * glm_dtype_size(plain)),
+                0, "%s", y->name);
         }
         free(want);
         seen++;
@@ -231,7 +247,8 @@ Test(recode, widening_and_back_loses_nothing)
     for (int64_t i = 0; i < from.m->tensor_count; i++) {
         cr_assert_eq(a[i].error.changed + b[i].error.changed, 0);
         cr_assert_eq(back.m->tensors[i].dtype, from.m->tensors[i].dtype);
-        cr_assert_eq(memcmp(from.f.data[i], back.f.data[i], bytes_of(&from.m->tensors[i])), 0,
+        cr_assert_eq(
+            memcmp(from.f.data[i], back.f.data[i], bytes_of(&from.m->tensors[i])), 0,
             "%s", from.m->tensors[i].name);
     }
     free(a);

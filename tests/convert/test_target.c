@@ -9,19 +9,21 @@
 
 #include "tests/support/models.h"
 
-static const char *const configs[] = {"glm-5.1", "glm-5.2", "glm-5.2-fp8", "mini", "t1", "tiny-a",
-    "tiny-b", "tiny-c"};
+static const char *const configs[] = {
+    "glm-5.1", "glm-5.2", "glm-5.2-fp8", "mini", "t1", "tiny-a", "tiny-b", "tiny-c"};
 static const char *const forms[] = {"bf16", "f32", "mxfp8", "fp8"};
 enum { CONFIGS = sizeof configs / sizeof *configs, FORMS = sizeof forms / sizeof *forms };
 
-static char *edited(const struct table *t, const char *text, const char *dtype, const char *rule)
+static char *edited(
+    const struct table *t, const char *text, const char *dtype, const char *rule)
 {
     struct glm_error err = {0};
     struct target_form form;
     char *out;
     size_t size;
     cr_assert_eq(target_form_parse(&form, dtype, rule, &err), GLM_OK, "%s", err.text);
-    cr_assert_eq(target_config(&out, &size, "config.json", text, strlen(text), t, &form, &err),
+    cr_assert_eq(
+        target_config(&out, &size, "config.json", text, strlen(text), t, &form, &err),
         GLM_OK, "%s", err.text);
     char *whole = calloc(size + 1, 1);
     memcpy(whole, out, size);
@@ -62,7 +64,8 @@ static void check_form(const char *text, const char *dtype, const char *rule)
     const char *type = json_string_value(json_object_get(j, dtype_key(j)));
     if (strcmp(dtype, "bf16") == 0 || strcmp(dtype, "f32") == 0) {
         cr_assert_null(q);
-        cr_assert(type == NULL || strcmp(type, *dtype == 'b' ? "bfloat16" : "float32") == 0);
+        cr_assert(
+            type == NULL || strcmp(type, *dtype == 'b' ? "bfloat16" : "float32") == 0);
     } else {
         const bool mx = strcmp(dtype, "mxfp8") == 0;
         json_t *b = json_object_get(q, "weight_block_size");
@@ -111,7 +114,8 @@ Test(target, there_and_back_gives_the_same_bytes)
         char *text = models_config(configs[c]);
         if (strstr(text, "quantization_config") == NULL)
             for (int i = 0; i < 2; i++) {
-                char *to = edited(t, text, there[i], NULL), *back = edited(t, to, "bf16", NULL);
+                char *to = edited(t, text, there[i], NULL),
+                     *back = edited(t, to, "bf16", NULL);
                 cr_assert_str_eq(back, text, "%s by %s", configs[c], there[i]);
                 free(to);
                 free(back);
@@ -126,12 +130,16 @@ Test(target, there_and_back_gives_the_same_bytes)
 
 /* Ways in which people write the member, and where it may stand. */
 static const char *const written[] = {
-    "{\"a\": 1, \"dtype\": \"float16\", \"quantization_config\": {\"x\": [1, {\"dtype\": 2}]}}",
-    "{\"quantization_config\": null, \"a\": {\"dtype\": \"keep\"}, \"torch_dtype\": \"float32\"}",
+    "{\"a\": 1, \"dtype\": \"float16\", \"quantization_config\": {\"x\": [1, {\"dtype\": "
+    "2}]}}",
+    "{\"quantization_config\": null, \"a\": {\"dtype\": \"keep\"}, \"torch_dtype\": "
+    "\"float32\"}",
     "{\"quantization_config\":{}}",
     "{\"quantization_config\":{},\"a\":1}",
-    "{ \"a\" : 1 ,\r\n\t\"quantization_config\" : { } ,\r\n\t\"dtype\":\"float32\"\r\n}\r\n",
-    "{\"a\": \"quantization_config\", \"b\": \"}, \\\"dtype\\\": 3\", \"c\": [\"dtype\"]}",
+    "{ \"a\" : 1 ,\r\n\t\"quantization_config\" : { } "
+    ",\r\n\t\"dtype\":\"float32\"\r\n}\r\n",
+    "{\"a\": \"quantization_config\", \"b\": \"}, \\\"dtype\\\": 3\", \"c\": "
+    "[\"dtype\"]}",
     "{\n\n}",
     "{\"dtype\":\"bfloat16\"}",
 };
@@ -154,8 +162,8 @@ Test(target, the_modules_that_stay_are_those_that_the_table_does_not_quantise)
     struct table *t = models_table("t1", false);
     char *text = models_config("t1"), *to = edited(t, text, "fp8", NULL);
     json_t *j = loaded(to);
-    json_t *kept = json_object_get(json_object_get(j, "quantization_config"),
-        "modules_to_not_convert");
+    json_t *kept = json_object_get(
+        json_object_get(j, "quantization_config"), "modules_to_not_convert");
     size_t want = 0;
     for (int64_t i = 0; i < t->count; i++) {
         if (t->entries[i].quantised)
@@ -192,11 +200,13 @@ static struct manifest *weights(const struct table *t)
     struct manifest *m = manifest_new(t);
     for (int64_t i = 0; i < t->count; i++) {
         const struct table_entry *e = &t->entries[i];
-        manifest_add_tensor(m, e->name, SECTION_WEIGHT, e->dtype, e->shape, e->rank, e->stack, e);
+        manifest_add_tensor(
+            m, e->name, SECTION_WEIGHT, e->dtype, e->shape, e->rank, e->stack, e);
     }
     for (int64_t i = 0; i < t->count; i++) {
         const struct table_entry *e = &t->entries[i];
-        manifest_add_tensor(m, e->name, SECTION_MASTER, GLM_F32, e->shape, e->rank, e->stack, e);
+        manifest_add_tensor(
+            m, e->name, SECTION_MASTER, GLM_F32, e->shape, e->rank, e->stack, e);
         m->tensors[i].derived = e->dtype == GLM_BF16;
     }
     manifest_index(m, &err);
@@ -212,16 +222,19 @@ Test(target, converts_what_the_table_says_and_leaves_the_rest)
         struct target_form form;
         struct manifest *out;
         target_form_parse(&form, forms[f], NULL, &err);
-        cr_assert_eq(target_manifest(&out, m, t, &form, true, &err), GLM_OK, "%s", err.text);
+        cr_assert_eq(
+            target_manifest(&out, m, t, &form, true, &err), GLM_OK, "%s", err.text);
         for (int64_t i = 0; i < t->count; i++) {
             const struct table_entry *e = &t->entries[i];
-            const struct ckpt_tensor *x
-                = &out->tensors[manifest_find(out, SECTION_WEIGHT, e->name)];
+            const struct ckpt_tensor *x =
+                &out->tensors[manifest_find(out, SECTION_WEIGHT, e->name)];
             const bool coded = f >= 2 && e->quantised;
             cr_assert_not(x->derived, "nothing is derived where there are no masters");
-            cr_assert_eq(x->dtype, coded ? GLM_F8_E4M3
-                : f == 1                 ? GLM_F32
-                                         : e->dtype, "%s", e->name);
+            cr_assert_eq(x->dtype,
+                coded        ? GLM_F8_E4M3
+                    : f == 1 ? GLM_F32
+                             : e->dtype,
+                "%s", e->name);
             cr_assert_eq(x->scale >= 0, coded);
             cr_assert(!coded || out->tensors[x->scale].entry == e);
         }
@@ -237,7 +250,8 @@ Test(target, a_copy_keeps_every_section_and_what_is_derived)
     struct glm_error err = {0};
     struct table *t = models_table("t1", false);
     struct manifest *m = weights(t), *out;
-    cr_assert_eq(target_manifest(&out, m, t, &(struct target_form){.same = true}, false, &err),
+    cr_assert_eq(
+        target_manifest(&out, m, t, &(struct target_form){.same = true}, false, &err),
         GLM_OK);
     cr_assert_eq(out->tensor_count, m->tensor_count);
     for (int64_t i = 0; i < m->tensor_count; i++) {

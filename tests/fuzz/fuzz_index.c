@@ -68,8 +68,12 @@ static void fuzz_reseal(uint8_t *whole, size_t size)
         return;
     memcpy(text, whole, INDEX_BLOCK);
     text[INDEX_BLOCK] = '\0';
-    for (int i = 0; i < INDEX_PARTS && (s = strstr(s, i == 0 ? "manifest " : i == 1 ? "tiles "
-                                                 : "chunks ")); i++) {
+    for (int i = 0; i < INDEX_PARTS
+         && (s = strstr(s,
+                 i == 0       ? "manifest "
+                     : i == 1 ? "tiles "
+                              : "chunks "));
+         i++) {
         n = 0;
         if (sscanf(s, "%*s %llu %llu%n", &offset, &bytes, &n) != 2)
             break;
@@ -114,7 +118,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         unlink(fuzz_path("journal"));
     if ((data[0] & 12) == 12)
         unlink(fuzz_path("shard-p000-t000-0000.h5"));
-    if ((err.code == GLM_OK) != (ix != NULL) || (err.code != GLM_OK && err.text[0] == '\0'))
+    if ((err.code == GLM_OK) != (ix != NULL)
+        || (err.code != GLM_OK && err.text[0] == '\0'))
         abort();
     for (int64_t i = 0; ix && i < ix->manifest->file_count; i++) {
         void *bytes = NULL;

@@ -43,7 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct manifest *m = NULL;
     struct manifest_peek peek;
     size_t paths = 0;
-    char *text = malloc(size + 1), *again = NULL; /* exact but for one: a read too far is seen */
+    char *text = malloc(size + 1),
+         *again = NULL; /* exact but for one: a read too far is seen */
     if (size)
         memcpy(text, data, size);
     manifest_each_file(text, size, count_files, &paths);
@@ -54,7 +55,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     if (m) {
         size_t n = 0;
-        if (manifest_print(m, &again, &n, &err) != 0 || n != size || memcmp(again, text, n) != 0)
+        if (manifest_print(m, &again, &n, &err) != 0 || n != size
+            || memcmp(again, text, n) != 0)
             abort();
     }
     free(again);

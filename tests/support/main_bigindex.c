@@ -22,7 +22,8 @@ static int add_rows(struct manifest *m, const struct table *t, struct glm_error 
     for (int64_t i = 0; i < t->count; i++) {
         const struct table_entry *e = &t->entries[i];
         if (manifest_add_tensor(
-                m, e->name, SECTION_WEIGHT, e->dtype, e->shape, e->rank, e->stack, e) == NULL)
+                m, e->name, SECTION_WEIGHT, e->dtype, e->shape, e->rank, e->stack, e)
+            == NULL)
             return glm_fail(err, GLM_ENOMEM, "no memory");
     }
     return manifest_index(m, err);
@@ -33,8 +34,8 @@ static int make_shards(struct manifest *m, const char *out, struct glm_error *er
     for (int64_t i = 0; i < m->shard_count; i++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s", out, m->shards[i].file);
-        if (shard_create_plain(m, i, path, err) != GLM_OK ||
-            shard_skeleton(m, NULL, i, path, m->shards[i].skeleton, err) != GLM_OK)
+        if (shard_create_plain(m, i, path, err) != GLM_OK
+            || shard_skeleton(m, NULL, i, path, m->shards[i].skeleton, err) != GLM_OK)
             return (int)err->code;
     }
     return GLM_OK;
@@ -55,15 +56,15 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bigindex CONFIG OUT TOPOLOGY\n");
         return 2;
     }
-    if (dio_slurp(argv[1], 1 << 20, &text, &size, &err) != GLM_OK ||
-        config_parse(&config, argv[1], text, size, &err) != GLM_OK ||
-        table_build(&table, &config, false, &err) != GLM_OK ||
-        topology_parse(&topology, argv[3], &err) != GLM_OK ||
-        placement_init(&placement, table, &topology, &err) != GLM_OK)
+    if (dio_slurp(argv[1], 1 << 20, &text, &size, &err) != GLM_OK
+        || config_parse(&config, argv[1], text, size, &err) != GLM_OK
+        || table_build(&table, &config, false, &err) != GLM_OK
+        || topology_parse(&topology, argv[3], &err) != GLM_OK
+        || placement_init(&placement, table, &topology, &err) != GLM_OK)
         return fail(&err);
     struct manifest *m = manifest_new(table);
-    if (m == NULL || add_rows(m, table, &err) != GLM_OK ||
-        volumes_plan(m, placement, &(struct volumes_options){0}, &err) != GLM_OK)
+    if (m == NULL || add_rows(m, table, &err) != GLM_OK
+        || volumes_plan(m, placement, &(struct volumes_options){0}, &err) != GLM_OK)
         return fail(&err);
     manifest_add_file(m, "config.json", false, text, size);
     manifest_add_prov(m, "command", "bigindex");
@@ -77,8 +78,8 @@ int main(int argc, char **argv)
         memcpy(tiles + i * 8, &x, 8);
     }
     snprintf(path, sizeof path, "%s/index.h5", argv[2]);
-    if (make_shards(m, argv[2], &err) != GLM_OK || manifest_seal(m, tiles, &err) != GLM_OK ||
-        index_write(m, tiles, NULL, path, &err) != GLM_OK)
+    if (make_shards(m, argv[2], &err) != GLM_OK || manifest_seal(m, tiles, &err) != GLM_OK
+        || index_write(m, tiles, NULL, path, &err) != GLM_OK)
         return fail(&err);
     manifest_free(m);
     table_free(table);

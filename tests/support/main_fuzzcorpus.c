@@ -15,21 +15,24 @@ static const struct {
     struct smallckpt_options o;
 } seeds[] = {
     {"plain", {.config = "mini"}},
-    {"zstd-ep2", {.config = "mini", .topo = {.ep = 2},
-        .volumes = {.encoding = ENC_ZSTD, .shard_size = 30000}}},
+    {"zstd-ep2",
+        {.config = "mini",
+            .topo = {.ep = 2},
+            .volumes = {.encoding = ENC_ZSTD, .shard_size = 30000}}},
     {"mxfp8-pp2", {.config = "mini", .form = SMALL_MXFP8, .topo = {.pp = 2}}},
     {"fp8-zstd", {.config = "mini", .form = SMALL_FP8, .volumes.encoding = ENC_ZSTD}},
     {"training", {.config = "mini", .training = true, .topo = {.etp = 2, .ep = 2}}},
 };
 
-static void put(const char *dir, const char *kind, const char *name, const void *data, size_t size)
+static void put(
+    const char *dir, const char *kind, const char *name, const void *data, size_t size)
 {
     tmpdir_write(tmpdir_path(dir, "%s/%s", kind, name), data, size);
 }
 
 /* One file and what becomes of it: flag byte, bit flipped at `at` (0: none). */
-static void put_flipped(const char *dir, const char *name, const char *what, unsigned char *out,
-    size_t size, char flag, size_t at)
+static void put_flipped(const char *dir, const char *name, const char *what,
+    unsigned char *out, size_t size, char flag, size_t at)
 {
     char file[128];
     snprintf(file, sizeof file, "%s-%s", name, what);
@@ -42,8 +45,8 @@ static void put_flipped(const char *dir, const char *name, const char *what, uns
 }
 
 /* Damage in each part, and rows of the chunk table that lie under right digests. */
-static void put_damaged(const char *dir, const char *name, unsigned char *out, size_t size,
-    const struct index_block *b)
+static void put_damaged(const char *dir, const char *name, unsigned char *out,
+    size_t size, const struct index_block *b)
 {
     const size_t row = b->part[INDEX_CHUNKS].offset + 48;
     put_flipped(dir, name, "user-block", out, size, '0', 9);
@@ -69,10 +72,17 @@ static void put_damaged(const char *dir, const char *name, unsigned char *out, s
 }
 
 /* What a seed claims that cannot be. */
-enum twist { TWIST_NONE, TWIST_CONFIG_OUTSIDE, TWIST_FILE_OUTSIDE, TWIST_TILES, TWIST_CHUNKS, TWIST_SUM,
-    TWIST_COUNT };
-static const char *const twists[TWIST_COUNT]
-    = {"", "config-outside", "file-outside", "tiles-short", "chunks-short", "sum"};
+enum twist {
+    TWIST_NONE,
+    TWIST_CONFIG_OUTSIDE,
+    TWIST_FILE_OUTSIDE,
+    TWIST_TILES,
+    TWIST_CHUNKS,
+    TWIST_SUM,
+    TWIST_COUNT
+};
+static const char *const twists[TWIST_COUNT] = {
+    "", "config-outside", "file-outside", "tiles-short", "chunks-short", "sum"};
 
 static void twist_manifest(struct manifest *m, enum twist twist)
 {
@@ -88,8 +98,8 @@ static void twist_manifest(struct manifest *m, enum twist twist)
 }
 
 /* flag, user block, 8 bytes in HDF5's place, config.json, manifest, tiles, chunks */
-static void put_index(const char *dir, const char *name, struct smallckpt *s, bool damaged,
-    enum twist twist, struct glm_error *err)
+static void put_index(const char *dir, const char *name, struct smallckpt *s,
+    bool damaged, enum twist twist, struct glm_error *err)
 {
     struct index_block b = {0};
     const size_t config = strlen(s->config_text);
@@ -107,8 +117,10 @@ static void put_index(const char *dir, const char *name, struct smallckpt *s, bo
     twist_manifest(s->m, twist);
     if (manifest_print(s->m, &text, &n, err) != 0)
         return;
-    const size_t tiles = (size_t)s->m->tile_count * 32, chunks = (size_t)s->m->chunk_count * 48;
-    unsigned char *const out = calloc(1, 1 + INDEX_BLOCK + 8 + config + n + tiles + chunks);
+    const size_t tiles = (size_t)s->m->tile_count * 32,
+                 chunks = (size_t)s->m->chunk_count * 48;
+    unsigned char *const out =
+        calloc(1, 1 + INDEX_BLOCK + 8 + config + n + tiles + chunks);
     size_t at = INDEX_BLOCK + 8;
     const void *const parts[] = {text, s->tiles, s->chunks};
     const size_t sizes[] = {n, tiles - (twist == TWIST_TILES ? 32 : 0),

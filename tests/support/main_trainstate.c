@@ -13,8 +13,9 @@ int main(int argc, char **argv)
     struct glm_error err = {0};
 
     if (argc < 3) {
-        fprintf(stderr, "usage: trainstate CKPT OUT [--zstd] [--derived] [--codes] "
-                        "[--shard-size BYTES] [TOPOLOGY]\n");
+        fprintf(stderr,
+            "usage: trainstate CKPT OUT [--zstd] [--derived] [--codes] "
+            "[--shard-size BYTES] [TOPOLOGY]\n");
         return 2;
     }
     o.ckpt = argv[1];

@@ -31,9 +31,9 @@ void memflow_clear(struct memflow *f)
     pthread_mutex_destroy(&f->lock);
 }
 
-static int mem_read(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
-    unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *t,
-    struct glm_error *err)
+static int mem_read(void *ctx, int64_t tensor, const struct rect *at,
+    struct dio_buffer *buf, unsigned char **data, unsigned char *digests, bool *known,
+    struct flow_thread *t, struct glm_error *err)
 {
     struct memflow *f = ctx;
     const struct rect all = rect_whole(f->m->tensors[tensor].grid.dims);
@@ -101,6 +101,10 @@ struct flow_source memflow_source(struct memflow *f)
 
 struct flow_sink memflow_sink(struct memflow *f, bool whole_width)
 {
-    return (struct flow_sink){.m = f->m, .ctx = f, .whole_width = whole_width, .key = mem_key,
-        .has = mem_has, .put = mem_put};
+    return (struct flow_sink){.m = f->m,
+        .ctx = f,
+        .whole_width = whole_width,
+        .key = mem_key,
+        .has = mem_has,
+        .put = mem_put};
 }

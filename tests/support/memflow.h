@@ -6,11 +6,12 @@
 
 struct memflow { /* one end; zero it first */
     const struct manifest *m;
-    unsigned char **data;  /* [tensor]: all its elements, row-major */
-    unsigned char **done;  /* [tensor][tile]: how often it was put */
+    unsigned char **data; /* [tensor]: all its elements, row-major */
+    unsigned char **done; /* [tensor][tile]: how often it was put */
     int64_t puts;
     /* For tests, may be NULL: called before a put or read counts. */
-    int (*before)(void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err);
+    int (*before)(
+        void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err);
     void *ctx;
     pthread_mutex_t lock;
 };

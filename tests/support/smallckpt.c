@@ -29,11 +29,16 @@ static uint64_t small_seed(enum ckpt_section section, const char *name)
 static uint64_t small_bits(enum glm_dtype dtype, uint64_t x)
 {
     switch (dtype) {
-    case GLM_BF16: return (x & 0x80FF) | 0x3C00;
-    case GLM_F32: return (x & 0x807FFFFF) | 0x3C000000;
-    case GLM_F8_E4M3: return (x & 0x8F) | 0x30;
-    case GLM_F8_E8M0: return 120 + x % 8;
-    default: return x;
+    case GLM_BF16:
+        return (x & 0x80FF) | 0x3C00;
+    case GLM_F32:
+        return (x & 0x807FFFFF) | 0x3C000000;
+    case GLM_F8_E4M3:
+        return (x & 0x8F) | 0x30;
+    case GLM_F8_E8M0:
+        return 120 + x % 8;
+    default:
+        return x;
     }
 }
 
@@ -64,13 +69,15 @@ static void small_rect(const struct ckpt_tensor *t, const struct rect *r, int64_
                 (char *)out
                     + (size_t)(((e - r->lo[0]) * rows + i - r->lo[1]) * pitch) * size);
     const int64_t at[] = {2, 3, 5};
-    if (!small_changed || t->section != SECTION_MOMENTUM || strcmp(t->name, SMALL_CHANGED) != 0)
+    if (!small_changed || t->section != SECTION_MOMENTUM
+        || strcmp(t->name, SMALL_CHANGED) != 0)
         return;
     for (int i = 0; i < 3; i++)
         if (at[i] < r->lo[i] || at[i] >= r->hi[i])
             return;
     ((char *)out)[(size_t)(((at[0] - r->lo[0]) * rows + at[1] - r->lo[1]) * pitch + at[2]
-                      - r->lo[2]) * size] ^= 1;
+                      - r->lo[2])
+        * size] ^= 1;
 }
 
 /* ---- the plan ------------------------------------------------------------------------------- */
@@ -80,8 +87,8 @@ static int64_t small_blocks(int64_t n, int64_t block)
     return (n + block - 1) / block;
 }
 
-static void small_add_scale(struct manifest *m, const struct table_entry *e,
-    enum smallckpt_form form)
+static void small_add_scale(
+    struct manifest *m, const struct table_entry *e, enum smallckpt_form form)
 {
     const bool mx = form == SMALL_MXFP8;
     char name[256];
@@ -89,12 +96,14 @@ static void small_add_scale(struct manifest *m, const struct table_entry *e,
     for (int i = 0; i < e->rank; i++)
         shape[i] = i < e->rank - 2 ? e->shape[i]
                                    : small_blocks(e->shape[i], block[i - (e->rank - 2)]);
-    table_scale_name(e->name, mx ? ".weight_scale" : ".weight_scale_inv", name, sizeof name);
-    struct ckpt_tensor *const t = manifest_add_tensor(m, name, SECTION_WEIGHT,
-        mx ? GLM_F8_E8M0 : GLM_F32, shape, e->rank, e->stack, e);
+    table_scale_name(
+        e->name, mx ? ".weight_scale" : ".weight_scale_inv", name, sizeof name);
+    struct ckpt_tensor *const t = manifest_add_tensor(
+        m, name, SECTION_WEIGHT, mx ? GLM_F8_E8M0 : GLM_F32, shape, e->rank, e->stack, e);
     memcpy(t->block, block, sizeof block);
     m->tensors[m->tensor_count - 2].scale = m->tensor_count - 1;
-    snprintf(m->tensors[m->tensor_count - 2].scale_rule, 24, "%s", mx ? "te_round_up" : "amax");
+    snprintf(m->tensors[m->tensor_count - 2].scale_rule, 24, "%s",
+        mx ? "te_round_up" : "amax");
 }
 
 static void small_weights(struct manifest *m, const struct smallckpt_options *o)
@@ -129,11 +138,20 @@ static void small_train(struct manifest *m)
         int rank;
         int64_t shape[4];
     } rows[] = {
-        {"bool", GLM_BOOL, 1, {7}}, {"c64", GLM_C64, 1, {2}}, {"e5m2", GLM_F8_E5M2, 1, {4}},
-        {"empty", GLM_F32, 2, {0, 5}}, {"f16", GLM_F16, 1, {3}}, {"f64", GLM_F64, 2, {2, 3}},
-        {"i16", GLM_I16, 1, {3}}, {"i8", GLM_I8, 1, {9}}, {"ids", GLM_I32, 3, {3, 4, 5}},
-        {"step", GLM_I64, 0, {0}}, {"u16", GLM_U16, 1, {2}}, {"u32", GLM_U32, 4, {2, 1, 3, 2}},
-        {"u64", GLM_U64, 1, {2}}, {"weight", GLM_U8, 1, {5000}},
+        {"bool", GLM_BOOL, 1, {7}},
+        {"c64", GLM_C64, 1, {2}},
+        {"e5m2", GLM_F8_E5M2, 1, {4}},
+        {"empty", GLM_F32, 2, {0, 5}},
+        {"f16", GLM_F16, 1, {3}},
+        {"f64", GLM_F64, 2, {2, 3}},
+        {"i16", GLM_I16, 1, {3}},
+        {"i8", GLM_I8, 1, {9}},
+        {"ids", GLM_I32, 3, {3, 4, 5}},
+        {"step", GLM_I64, 0, {0}},
+        {"u16", GLM_U16, 1, {2}},
+        {"u32", GLM_U32, 4, {2, 1, 3, 2}},
+        {"u64", GLM_U64, 1, {2}},
+        {"weight", GLM_U8, 1, {5000}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         manifest_add_tensor(m, rows[i].name, SECTION_TRAIN, rows[i].dtype, rows[i].shape,
@@ -164,7 +182,8 @@ struct small_writer {
     struct glm_error *err;
 };
 
-static void small_digest_tile(struct smallckpt *s, const struct ckpt_tensor *t, int64_t tile)
+static void small_digest_tile(
+    struct smallckpt *s, const struct ckpt_tensor *t, int64_t tile)
 {
     const struct rect r = tile_rect(&t->grid, tile);
     const size_t bytes = (size_t)rect_count(&r) * glm_dtype_size(t->dtype);
@@ -185,7 +204,8 @@ static void small_put_plain(struct small_writer *w, const struct ckpt_piece *p)
     free(data);
 }
 
-static void small_put_chunk(struct small_writer *w, int64_t piece, int64_t k, const struct rect *r)
+static void small_put_chunk(
+    struct small_writer *w, int64_t piece, int64_t k, const struct rect *r)
 {
     const struct manifest *const m = w->s->m;
     const struct ckpt_piece *const p = &m->pieces[piece];
@@ -193,7 +213,8 @@ static void small_put_chunk(struct small_writer *w, int64_t piece, int64_t k, co
     struct ckpt_chunk *const c = &w->s->chunks[p->first_chunk + k];
     int64_t d[3];
     shard_chunk_dims(m, p, d);
-    const size_t size = glm_dtype_size(t->dtype), raw = (size_t)(d[0] * d[1] * d[2]) * size;
+    const size_t size = glm_dtype_size(t->dtype),
+                 raw = (size_t)(d[0] * d[1] * d[2]) * size;
     void *const data = calloc(1, raw), *const out = malloc(packer_bound(raw));
     size_t stored = 0;
     small_rect(t, r, d[1], d[2], data);
@@ -216,7 +237,8 @@ static void small_put_packed(struct small_writer *w, int64_t piece)
     shard_piece_tiles(m, p, &tiles);
     for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
         for (int64_t r = tiles.lo[1]; r < tiles.hi[1]; r++)
-            for (int64_t c = tiles.lo[2]; c < tiles.hi[2] && w->err->code == GLM_OK; c++) {
+            for (int64_t c = tiles.lo[2]; c < tiles.hi[2] && w->err->code == GLM_OK;
+                 c++) {
                 const struct rect at = tile_rect(g, tile_index(g, e, r, c));
                 small_put_chunk(w, piece, k++, &at);
             }
@@ -227,7 +249,8 @@ static void small_shard(struct small_writer *w, const char *dir, int64_t no, boo
     struct manifest *const m = w->s->m;
     const char *const path = tmpdir_path(dir, "%s", m->shards[no].file);
     if ((packed ? shard_create_packed(&w->packed, m, no, path, w->err)
-                : shard_create_plain(m, no, path, w->err)) == 0)
+                : shard_create_plain(m, no, path, w->err))
+        == 0)
         w->plain = fopen(path, "r+b");
     for (int64_t i = 0; w->err->code == GLM_OK && i < m->piece_count; i++)
         if (m->pieces[i].shard == no) {
@@ -249,8 +272,8 @@ static void small_shard(struct small_writer *w, const char *dir, int64_t no, boo
             m->shards[no].skeleton, w->err);
 }
 
-int smallckpt_shards(struct smallckpt *s, const char *dir, const struct smallckpt_options *o,
-    struct glm_error *err)
+int smallckpt_shards(struct smallckpt *s, const char *dir,
+    const struct smallckpt_options *o, struct glm_error *err)
 {
     const char *const config = o->config ? o->config : "tiny-a";
     struct small_writer w = {.s = s, .packer = packer_new(), .err = err};
@@ -296,7 +319,8 @@ void smallckpt_clear(struct smallckpt *s)
     memset(s, 0, sizeof *s);
 }
 
-int smallckpt_write(const char *dir, const struct smallckpt_options *o, struct glm_error *err)
+int smallckpt_write(
+    const char *dir, const struct smallckpt_options *o, struct glm_error *err)
 {
     struct smallckpt s;
     if (smallckpt_shards(&s, dir, o, err) == 0)

@@ -22,24 +22,26 @@ struct smallckpt_options {
     enum smallckpt_form form;
     bool training; /* masters (weights derived), optimizer state, and section train */
     bool no_mtp;
-    bool changed; /* training: element [2,3,5] of SMALL_CHANGED's momentum has another bit */
+    /* training: element [2,3,5] of SMALL_CHANGED's momentum has another bit */
+    bool changed;
 };
 
 struct smallckpt {
     struct table *table;
-    struct manifest *m;       /* complete, as index_write wants it */
+    struct manifest *m; /* complete, as index_write wants it */
     unsigned char *tiles;
     struct ckpt_chunk *chunks;
     char *config_text;
-    void *big;                /* side file of 1 MB */
+    void *big; /* side file of 1 MB */
 };
 
 /* Fills *s and writes the shards into dir, which must exist. Clear it in any case. */
-int smallckpt_shards(struct smallckpt *s, const char *dir, const struct smallckpt_options *o,
-    struct glm_error *err);
+int smallckpt_shards(struct smallckpt *s, const char *dir,
+    const struct smallckpt_options *o, struct glm_error *err);
 void smallckpt_clear(struct smallckpt *s);
 /* The same and index.h5: a whole checkpoint. */
-int smallckpt_write(const char *dir, const struct smallckpt_options *o, struct glm_error *err);
+int smallckpt_write(
+    const char *dir, const struct smallckpt_options *o, struct glm_error *err);
 
 /* n elements of a tensor from flat index `first`, as the tensor's own type. */
 void smallckpt_elements(const struct ckpt_tensor *t, int64_t first, int64_t n, void *out);

@@ -7,7 +7,6 @@
 #include "convert/build.h"
 #include "tests/support/rng.h"
 
-
 /* ---- elements --------------------------------------------------------------------------------- */
 
 static uint64_t seed_of(const struct ckpt_tensor *t)
@@ -43,7 +42,8 @@ static uint64_t bits_of(const struct ckpt_tensor *t, uint64_t x)
 static uint32_t master_bits(uint32_t weight, uint64_t x)
 {
     const uint32_t step = (uint32_t)(x & 0x7FFF);
-    return (x & 0x8000) != 0 && (weight & 0x7FFFFFFF) != 0 ? weight - step : weight + step;
+    return (x & 0x8000) != 0 && (weight & 0x7FFFFFFF) != 0 ? weight - step
+                                                           : weight + step;
 }
 
 struct place { /* walks a rectangle's elements by their flat index */
@@ -84,7 +84,8 @@ static void fill_master(const struct ckpt_tensor *t, const struct rect *at,
         uint32_t bits;
         if (dtype == GLM_BF16) {
             memcpy(&half, weight + 2 * i, sizeof half);
-            bits = master_bits((uint32_t)half << 16, rng_mix(seed + (uint64_t)flat(&p, i)));
+            bits =
+                master_bits((uint32_t)half << 16, rng_mix(seed + (uint64_t)flat(&p, i)));
         } else {
             memcpy(&bits, weight + 4 * i, sizeof bits);
         }
@@ -99,9 +100,9 @@ struct made {
     const struct manifest *m; /* what this source gives */
 };
 
-static int read_made(void *ctx, int64_t tensor, const struct rect *at, struct dio_buffer *buf,
-    unsigned char **data, unsigned char *digests, bool *known, struct flow_thread *thread,
-    struct glm_error *err)
+static int read_made(void *ctx, int64_t tensor, const struct rect *at,
+    struct dio_buffer *buf, unsigned char **data, unsigned char *digests, bool *known,
+    struct flow_thread *thread, struct glm_error *err)
 {
     const struct made *g = ctx;
     const struct ckpt_tensor *t = &g->m->tensors[tensor];
@@ -121,17 +122,18 @@ static int read_made(void *ctx, int64_t tensor, const struct rect *at, struct di
     unsigned char *from;
     const enum glm_dtype dtype = have->tensors[weight].dtype;
     const size_t size = (size_t)rect_count(at) * glm_dtype_size(dtype) + 2 * DIO_ALIGN;
-    if (dio_reserve(&thread->aux, size, err) == GLM_OK &&
-        reader_read(g->reader, weight, at, true, thread->aux.data, thread->aux.size, &from, NULL,
-            thread->reader, err) == GLM_OK)
+    if (dio_reserve(&thread->aux, size, err) == GLM_OK
+        && reader_read(g->reader, weight, at, true, thread->aux.data, thread->aux.size,
+               &from, NULL, thread->reader, err)
+            == GLM_OK)
         fill_master(t, at, from, dtype, buf->data);
     return (int)err->code;
 }
 
 /* ---- the plan --------------------------------------------------------------------------------- */
 
-static int add(struct manifest *m, const char *name, enum ckpt_section s, enum glm_dtype dtype,
-    const struct table_entry *e, struct glm_error *err)
+static int add(struct manifest *m, const char *name, enum ckpt_section s,
+    enum glm_dtype dtype, const struct table_entry *e, struct glm_error *err)
 {
     if (manifest_add_tensor(m, name, s, dtype, e->shape, e->rank, e->stack, e) == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for the plan");
@@ -139,8 +141,8 @@ static int add(struct manifest *m, const char *name, enum ckpt_section s, enum g
 }
 
 /* Codes of m: E4M3, one scale per 200 x 48 elements. Codes of v: U8, one per 1 x 24. */
-static int add_coded(
-    struct manifest *m, enum ckpt_section s, const struct table_entry *e, struct glm_error *err)
+static int add_coded(struct manifest *m, enum ckpt_section s, const struct table_entry *e,
+    struct glm_error *err)
 {
     const int64_t block[2] = {s == SECTION_M ? 200 : 1, s == SECTION_M ? 48 : 24};
     int64_t shape[3];
@@ -163,13 +165,16 @@ static int add_coded(
     return GLM_OK;
 }
 
-static int add_section(struct manifest *m, enum ckpt_section s, bool codes, struct glm_error *err)
+static int add_section(
+    struct manifest *m, enum ckpt_section s, bool codes, struct glm_error *err)
 {
     for (int64_t i = 0; err->code == GLM_OK && i < m->table->count; i++) {
         const struct table_entry *e = &m->table->entries[i];
         const bool muon = e->optimizer == OPT_MUON || e->optimizer == OPT_MUON_HEADS;
         const bool adam = e->optimizer == OPT_ADAMW;
-        if (codes && ((s == SECTION_M && e->quantised) || (s == SECTION_V && adam && e->rank > 1)))
+        if (codes
+            && ((s == SECTION_M && e->quantised)
+                || (s == SECTION_V && adam && e->rank > 1)))
             add_coded(m, s, e, err);
         else if (s == SECTION_MASTER || (s == SECTION_MOMENTUM ? muon : adam))
             add(m, e->name, s, GLM_F32, e, err);
@@ -185,18 +190,19 @@ static int add_train(struct manifest *m, struct glm_error *err)
         int rank;
         int64_t shape[3];
     } rows[] = {{"data_position", GLM_I64, 1, {4}}, {"loss_scale", GLM_F64, 0, {0}},
-        {"samples", GLM_I64, 0, {0}}, {"schedule", GLM_F64, 1, {3}}, {"seed", GLM_U64, 0, {0}},
-        {"stage", GLM_U8, 1, {5}}, {"step", GLM_I64, 0, {0}}};
+        {"samples", GLM_I64, 0, {0}}, {"schedule", GLM_F64, 1, {3}},
+        {"seed", GLM_U64, 0, {0}}, {"stage", GLM_U8, 1, {5}}, {"step", GLM_I64, 0, {0}}};
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (manifest_add_tensor(m, rows[i].name, SECTION_TRAIN, rows[i].dtype, rows[i].shape,
-                rows[i].rank, false, NULL) == NULL)
+        if (manifest_add_tensor(m, rows[i].name, SECTION_TRAIN, rows[i].dtype,
+                rows[i].shape, rows[i].rank, false, NULL)
+            == NULL)
             return glm_fail(err, GLM_ENOMEM, "no memory for the plan");
     return GLM_OK;
 }
 
-static int make_manifest(struct manifest **out, const struct manifest *from, const struct build *b,
-    const struct trainstate_options *o, struct glm_error *err)
+static int make_manifest(struct manifest **out, const struct manifest *from,
+    const struct build *b, const struct trainstate_options *o, struct glm_error *err)
 {
     const struct target_form same = {.same = true};
 
@@ -206,14 +212,16 @@ static int make_manifest(struct manifest **out, const struct manifest *from, con
     for (int64_t i = 0; i < m->tensor_count; i++) {
         const enum glm_dtype d = m->tensors[i].dtype;
         if (d != GLM_BF16 && d != GLM_F32)
-            return glm_fail(err, GLM_EUSAGE, "'%s' is %s: masters are made of BF16 and F32",
-                m->tensors[i].name, glm_dtype_name(d));
+            return glm_fail(err, GLM_EUSAGE,
+                "'%s' is %s: masters are made of BF16 and F32", m->tensors[i].name,
+                glm_dtype_name(d));
         m->tensors[i].derived = o->derived && d == GLM_BF16;
     }
-    if (add_section(m, SECTION_MASTER, false, err) != GLM_OK ||
-        add_section(m, SECTION_M, o->codes, err) != GLM_OK ||
-        add_section(m, SECTION_V, o->codes, err) != GLM_OK ||
-        add_section(m, SECTION_MOMENTUM, false, err) != GLM_OK || add_train(m, err) != GLM_OK)
+    if (add_section(m, SECTION_MASTER, false, err) != GLM_OK
+        || add_section(m, SECTION_M, o->codes, err) != GLM_OK
+        || add_section(m, SECTION_V, o->codes, err) != GLM_OK
+        || add_section(m, SECTION_MOMENTUM, false, err) != GLM_OK
+        || add_train(m, err) != GLM_OK)
         return (int)err->code;
     return manifest_index(m, err);
 }
@@ -228,13 +236,16 @@ int trainstate_write(const struct trainstate_options *o, struct glm_error *err)
     if (reader_open(&g.reader, o->ckpt, err) != GLM_OK)
         return (int)err->code;
     const struct manifest *from = reader_manifest(g.reader);
-    if (build_config(&b, g.reader, err) != GLM_OK || build_begin(&b, "trainstate", err) != GLM_OK ||
-        build_table(&b, o->ckpt, from->without_mtp, err) != GLM_OK ||
-        make_manifest(&b.m, from, &b, o, err) != GLM_OK ||
-        make_manifest(&m, from, &b, o, err) != GLM_OK ||
-        build_inherit(&b, g.reader, err) != GLM_OK ||
-        build_place(&b, o->topology != NULL ? o->topology : placement_topology(from->placement),
-            o->zstd ? ENC_ZSTD : ENC_PLAIN, o->shard_size, err) != GLM_OK)
+    if (build_config(&b, g.reader, err) != GLM_OK
+        || build_begin(&b, "trainstate", err) != GLM_OK
+        || build_table(&b, o->ckpt, from->without_mtp, err) != GLM_OK
+        || make_manifest(&b.m, from, &b, o, err) != GLM_OK
+        || make_manifest(&m, from, &b, o, err) != GLM_OK
+        || build_inherit(&b, g.reader, err) != GLM_OK
+        || build_place(&b,
+               o->topology != NULL ? o->topology : placement_topology(from->placement),
+               o->zstd ? ENC_ZSTD : ENC_PLAIN, o->shard_size, err)
+            != GLM_OK)
         goto out;
     g.m = m;
     const struct flow_source source = {.m = m, .ctx = &g, .read = read_made};
