@@ -143,6 +143,7 @@ static int run(const char *path, const struct train_words *w,
 
     watch_begin(&watch, "glm-train", common);
     signals_also(SIGUSR1);
+    signals_ignore_pipe();
     if (recipe_read(&recipe, path, &ro, err) == GLM_OK)
         train_run(recipe, o, common->quiet ? NULL : &show, &watch.events, &report, err);
     watch_end(&watch, err->code == GLM_OK);

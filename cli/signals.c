@@ -29,3 +29,8 @@ const volatile sig_atomic_t *signals_catch(void)
         signals_also(numbers[i]);
     return &caught;
 }
+
+void signals_ignore_pipe(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+}

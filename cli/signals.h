@@ -12,4 +12,7 @@ const volatile sig_atomic_t *signals_catch(void);
 /* One more signal of the same meaning, after signals_catch. */
 void signals_also(int number);
 
+/* For work that outlives who reads its progress: a write to nobody fails and kills nothing. */
+void signals_ignore_pipe(void);
+
 #endif

@@ -57,7 +57,9 @@ static int save(struct loop *l, struct glm_error *err)
         .topology = &l->recipe->topology,
         .origin = &l->t.origin,
         .without_mtp = l->t.without_mtp};
-    if (state_save(&l->t.state, &o, err) != GLM_OK) {
+    if (state_check(&l->t.state, err) != GLM_OK) {
+        glm_within(err, "step %lld, nothing was saved", (long long)step);
+    } else if (state_save(&l->t.state, &o, err) != GLM_OK) {
         rundir_discard(&l->dir, step);
         glm_within(err, "checkpoint of step %lld", (long long)step);
     } else if (rundir_committed(&l->dir, step, l->recipe->run.keep_last, err) == GLM_OK) {

@@ -72,7 +72,10 @@ static int check_numbers(const struct optimizer_options *o, struct glm_error *er
     in_range("muon_extra_scale_factor", o->muon_extra_scale, 0, 1e30, err);
     in_range("adam_beta1", o->adam_beta1, 0, 1, err);
     in_range("adam_beta2", o->adam_beta2, 0, 1, err);
-    in_range("adam_eps", o->adam_eps, 0, 1e30, err);
+    /* A gradient that is 0 from the start, as of a token that never comes, would be 0/0. */
+    if (!((float)o->adam_eps > 0 && o->adam_eps < 1e30))
+        glm_fail(err, GLM_EUSAGE, "adam_eps: %g, expected more than 0 and less than 1e30",
+            o->adam_eps);
     in_range("clip_grad", o->clip, 0, 1e300, err);
     in_range("moe_router_bias_update_rate", o->bias_rate, 0, 1e30, err);
     return err->code;

@@ -248,6 +248,15 @@ static int read_section(struct recipe *r, const struct yamltree *n,
 
 /* ---- --set and --ignore-key ------------------------------------------------------------------- */
 
+/* A value of the command line is in no line of the recipe. */
+static void no_lines(struct yamltree *n)
+{
+    for (; n; n = n->next) {
+        n->line = 0;
+        no_lines(n->first);
+    }
+}
+
 static int apply_set(struct recipe *r, const char *set, struct glm_error *err)
 {
     const char *const equals = strchr(set, '=');
@@ -273,6 +282,7 @@ static int apply_set(struct recipe *r, const char *set, struct glm_error *err)
         glm_fail(err, GLM_EUSAGE, "--set %.200s: expected one value", set);
         goto out;
     }
+    no_lines(n);
     if (yamltree_is_null(value)) { /* takes the recipe's value away */
         recipe_value_clear(r, v->key);
         *v = (struct recipe_value){.key = v->key};
@@ -327,7 +337,7 @@ static int defaults(struct recipe *r, struct glm_error *err)
 
 int recipe_check_built(const struct recipe *r, struct glm_error *err)
 {
-    char list[640] = "";
+    char list[640] = "", line[24] = "";
     size_t at = 0;
     int more = 0, first = 0;
     for (int64_t i = 0; i < r->value_count; i++) {
@@ -348,10 +358,12 @@ int recipe_check_built(const struct recipe *r, struct glm_error *err)
         return 0;
     if (more)
         snprintf(list + at, sizeof list - at, ", and more");
+    if (first)
+        snprintf(line, sizeof line, ":%d", first);
     return glm_fail(err, GLM_EFORMAT,
-        "%s:%d: changes numbers and is not built: %s; go on without it "
+        "%s%s: changes numbers and is not built: %s; go on without it "
         "by --ignore-key KEY",
-        r->path, first, list);
+        r->path, line, list);
 }
 
 /* ---- the canonical text ------------------------------------------------------------------------ */

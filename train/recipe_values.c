@@ -119,10 +119,12 @@ static const char *shown(const struct yamltree *n, char buf[SHOWN])
 static int wrong(const struct recipe *r, const struct recipe_value *v,
     const struct yamltree *n, const char *wanted, struct glm_error *err)
 {
-    char buf[SHOWN];
-    return glm_fail(err, GLM_EFORMAT, "%s:%d: key %s.%s: expected %s, found %s", r->path,
-        n->line, recipe_section_name(v->key->section), v->key->name, wanted,
-        shown(n, buf));
+    char buf[SHOWN], line[24] = "";
+    if (n->line)
+        snprintf(line, sizeof line, ":%d", n->line);
+    return glm_fail(err, GLM_EFORMAT, "%s%s: key %s.%s: expected %s, found %s",
+        n->line ? r->path : "--set", line, recipe_section_name(v->key->section),
+        v->key->name, wanted, shown(n, buf));
 }
 
 static void *field(struct recipe *r, const struct recipe_key *k)
@@ -190,7 +192,10 @@ static int set_int(struct recipe *r, struct recipe_value *v, const struct yamltr
     const struct recipe_key *const k = v->key;
     char wanted[96];
     int64_t x;
-    snprintf(wanted, sizeof wanted, "a whole number of at least %.0f", k->min);
+    if (k->max < 9e15)
+        snprintf(wanted, sizeof wanted, "a whole number from %.0f to %.0f", k->min, k->max);
+    else
+        snprintf(wanted, sizeof wanted, "a whole number of at least %.0f", k->min);
     if (n->kind != YAMLTREE_SCALAR || !read_int(n->text, &x) || (double)x < k->min
         || (double)x > k->max)
         return wrong(r, v, n, wanted, err);

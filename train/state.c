@@ -113,6 +113,47 @@ void state_hash(const struct train_tensor *t, unsigned char *digests)
     }
 }
 
+/* ---- numbers ---------------------------------------------------------------------------------- */
+
+/* Bits of an exponent that is all ones: no number, or infinite. */
+static uint64_t exponent_of(enum glm_dtype t)
+{
+    return t == GLM_BF16 ? 0x7F80 : t == GLM_F32 ? 0x7F800000 : 0x7FF0000000000000;
+}
+
+static uint64_t bits_at(const struct train_tensor *t, int64_t i)
+{
+    switch (t->dtype) {
+    case GLM_BF16:
+        return ((const uint16_t *)t->data)[i];
+    case GLM_F32:
+        return ((const uint32_t *)t->data)[i];
+    default:
+        return ((const uint64_t *)t->data)[i];
+    }
+}
+
+static bool is_real(enum glm_dtype t)
+{
+    return t == GLM_BF16 || t == GLM_F32 || t == GLM_F64;
+}
+
+int state_check(const struct state *s, struct glm_error *err)
+{
+    for (int64_t i = 0; i < s->tensors.count; i++) {
+        const struct train_tensor *t = &s->tensors.list[i];
+        const uint64_t ones = exponent_of(t->dtype);
+        if (t->entry == NULL || t->derived || !is_real(t->dtype))
+            continue;
+        const int64_t n = tensors_elements(t);
+        for (int64_t k = 0; k < n; k++)
+            if ((bits_at(t, k) & ones) == ones)
+                return glm_fail(err, GLM_EMISMATCH, "%s/%s, element %lld, is not a finite number",
+                    section_name(t->section), t->name, (long long)k);
+    }
+    return GLM_OK;
+}
+
 /* ---- saving ----------------------------------------------------------------------------------- */
 
 static struct manifest *plan(

@@ -51,6 +51,9 @@ struct state_save {
 /* Whole or absent. A failure leaves a partial that nothing goes on from. */
 int state_save(struct state *s, const struct state_save *o, struct glm_error *err);
 
+/* GLM_EMISMATCH names the first weight, master or moment that is infinite or not a number. */
+int state_check(const struct state *s, struct glm_error *err);
+
 /* Reads it into the same memory. GLM_EUSAGE names the first feature, schedule or optimizer option,
  * seed or dataset that is another than the checkpoint's. */
 int state_load(struct state *s, struct reader *r, const struct glm_events *events,

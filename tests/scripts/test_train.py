@@ -156,6 +156,20 @@ def signals(base, whole):
             folder / "run/step-000000024") == fingerprint(whole / "run/step-000000024"), r.stderr)
 
 
+def nobody_reads(base, whole):
+    """A pager that is closed, a tee that dies: the run goes on."""
+    folder = new_folder(base, "unread")
+    p = start(folder)
+    seen = wait_for_step(p, 1)
+    p.stderr.close()
+    out = p.stdout.read()
+    p.stdout.close()
+    p.wait(timeout=120)
+    check("a_run_whose_lines_nobody_reads_goes_on", seen and p.returncode == 0 and "trained" in out
+          and fingerprint(folder / "run/step-000000024") ==
+          fingerprint(whole / "run/step-000000024"), f"{p.returncode}: {out}")
+
+
 def two_at_once(base):
     folder = new_folder(base, "two")
     p = start(folder, "--set", "train_iters=4000", "--set", "save_interval=0", "--set",
@@ -268,6 +282,7 @@ def main():
         begin = time.time()
         whole = killed_again_and_again(base)
         signals(base, whole)
+        nobody_reads(base, whole)
         two_at_once(base)
         bad_input(base)
         full_disk(base)

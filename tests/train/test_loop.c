@@ -288,7 +288,8 @@ Test(loop, a_run_that_diverges_keeps_its_last_good_checkpoint)
     struct glm_error err = {0};
     trainrun_go(dir, "run", GO(), NULL, NULL, &report, &err);
     cr_assert_eq(err.code, GLM_EMISMATCH, "code %d: %s", err.code, err.text);
-    cr_assert(strstr(err.text, "gradient of ") || strstr(err.text, "weight that is"),
+    cr_assert(strstr(err.text, "gradient of ") || strstr(err.text, "weight that is") ||
+        strstr(err.text, "is not a finite number"),
         "%s", err.text);
     int64_t last = 0;
     while (trainrun_there(dir, "run", last + 1))
@@ -298,6 +299,41 @@ Test(loop, a_run_that_diverges_keeps_its_last_good_checkpoint)
     snprintf(word, sizeof word, "step %lld", (long long)last + 1);
     cr_assert(strstr(err.text, word), "'%s' is not in '%s'", word, err.text);
     cr_assert(trainrun_print(dir, "run", last)[0] != '\0');
+    tmpdir_remove(dir);
+}
+
+/* A weight that no number of this step shows. */
+static int spoil(void *ctx, const struct state *s, const struct train_step *step,
+    struct glm_error *err)
+{
+    (void)ctx;
+    (void)err;
+    for (int64_t i = 0; step != NULL && step->step == 10 && i < s->tensors.count; i++)
+        if (s->tensors.list[i].section == SECTION_WEIGHT &&
+            strcmp(s->tensors.list[i].name, "model.embed_tokens.weight") == 0)
+            ((float *)s->tensors.list[i].data)[48 * 95 + 7] = INFINITY;
+    return 0;
+}
+
+Test(loop, a_state_with_a_weight_that_is_no_number_is_not_saved)
+{
+    char *dir = trainrun_new("", "  keep_last: 1\n");
+    const struct train_watch watch = {.state = spoil};
+    struct train_report report;
+    struct glm_error err = {0};
+    trainrun_go(dir, "run", GO(), &watch, NULL, &report, &err);
+    cr_assert_eq(err.code, GLM_EMISMATCH, "code %d: %s", err.code, err.text);
+    cr_assert(strstr(err.text, "step 10, nothing was saved") != NULL &&
+        strstr(err.text, "weight/model.embed_tokens.weight, element 4567") != NULL, "%s", err.text);
+    cr_assert(trainrun_there(dir, "run", 5) && !trainrun_there(dir, "run", 10));
+    trainrun_good(dir, "run", GO(.resume = true, .stop_at = 10));
+    tmpdir_remove(dir);
+}
+
+Test(loop, an_adam_without_epsilon_is_refused)
+{
+    char *dir = trainrun_new("  optimizer: adam\n  adam_eps: 0\n", "");
+    refused(dir, "run", GO(), GLM_EUSAGE, "adam_eps: 0");
     tmpdir_remove(dir);
 }
 

@@ -280,7 +280,8 @@ Test(recipe, values_are_overruled_by_set)
     static const struct {
         const char *set, *words;
     } wrong[] = {{"lr", "KEY=VALUE"}, {"=3", "KEY=VALUE"},
-        {"lrr=3", "unknown key 'lrr'|'lr'"}, {"lr=fast", "a number|'fast'"},
+        {"lrr=3", "unknown key 'lrr'|'lr'"}, {"lr=fast", "--set: key ARGS.lr|a number|'fast'"},
+        {"seed=4294967296", "from 0 to 4294967295|'4294967296'"},
         {"lr={a: 1}", "a map"}, {"GLM.lr=3", "unknown"}, {"lr=[", "lr=["},
         {"lr=1\nmin_lr: 3", "one value"}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -450,7 +451,7 @@ Test(recipe, unknown_keys_name_the_nearest)
 Test(recipe, values_of_the_wrong_kind_say_what_was_expected)
 {
     bad("  seed: 1.5\n", "r.yaml:7: key ARGS.seed|whole number|'1.5'");
-    bad("  seed: -1\n", "at least 0|'-1'");
+    bad("  seed: -1\n", "from 0 to 4294967295|'-1'");
     bad("  seed: 99999999999999999999\n", "whole number");
     bad("  clip_grad: nan\n", "a number|'nan'");
     bad("  clip_grad: 0x10\n", "a number");
