@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Token datasets by other means: h5py reads what glm-data built; a second reader, written from
 glm-dataset(5) with the standard library, checks every digest; and a second implementation of order,
-stream, packing and blends gives the samples that glm-data shows."""
-import hashlib
+stream and packing (fixtures/samples.py) gives the samples that glm-data shows."""
 import json
 import os
 import pathlib
@@ -14,6 +13,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "fixtures"))
+from samples import read, sample  # noqa: E402
+
 DATA = pathlib.Path(os.environ.get("BIN", ROOT / "build/release/bin")) / "glm-data"
 try:
     import h5py
@@ -29,120 +31,6 @@ def glm_data(*words, status=0):
     r = subprocess.run([DATA, *map(str, words)], capture_output=True, text=True)
     assert r.returncode == status, (words, r.returncode, r.stderr)
     return r.stdout if status == 0 else r.stderr
-
-
-# ---- the format ------------------------------------------------------------------------------
-
-def sha(data):
-    return hashlib.sha256(data).hexdigest()
-
-
-def read(path):
-    """(documents, masks, fingerprint) of our file; every digest checked."""
-    whole = pathlib.Path(path).read_bytes()
-    block = whole[:4096]
-    text, zeros = block.split(b"\0", 1)[0], block[len(block.split(b"\0", 1)[0]):]
-    assert not any(zeros)
-    lines = text.decode().splitlines()
-    f = {l.split(" ")[0]: l.split(" ")[1:] for l in lines}
-    assert lines[0] == "GLMDATA 1" and int(f["size"][0]) == len(whole)
-    assert f["self"][0] == sha("".join(l + "\n" for l in lines[:-1]).encode())
-    size, letter = {"U16": (2, "H"), "I32": (4, "i")}[f["dtype"][0]]
-    parts, covered = {}, []
-    for name, unit, more in (("tokens", size, 0), ("documents", 8, 1), ("mask", 1, 0)):
-        at, n = int(f[name][0]), int(f[name][1])
-        data = whole[at:at + unit * (n + more)] if at else b""
-        assert sha(data) == f[name][2], name
-        parts[name] = data
-        if at:
-            covered.append((at, at + len(data)))
-    rest, end = b"", 4096
-    for a, b in sorted(covered):
-        assert a >= end
-        rest, end = rest + whole[end:a], b
-    assert sha(rest + whole[end:]) == f["rest"][0]
-    ids = struct.unpack("<%d%s" % (len(parts["tokens"]) // size, letter), parts["tokens"])
-    marks = struct.unpack("<%dq" % (len(parts["documents"]) // 8), parts["documents"])
-    assert max(ids) == int(f["largest"][0])
-    mask = parts["mask"] or bytes([1]) * len(ids)
-    spans = list(zip(marks, marks[1:]))
-    return [list(ids[a:b]) for a, b in spans], [list(mask[a:b]) for a, b in spans], sha(block)
-
-
-# ---- the order -------------------------------------------------------------------------------
-
-def philox(counter, key):
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k[0], b & 0xffffffff, (a >> 32) ^ c[3] ^ k[1], a & 0xffffffff]
-        k = [(k[0] + 0x9E3779B9) & 0xffffffff, (k[1] + 0xBB67AE85) & 0xffffffff]
-    return c
-
-
-def permute(n, seed, purpose, name, epoch, i):
-    p = struct.unpack("<I", hashlib.sha256(purpose.encode()).digest()[:4])[0]
-    n0, n1 = struct.unpack("<II", hashlib.sha256(name.encode()).digest()[:8])
-    bits = (n - 1).bit_length()
-    low, high = bits - bits // 2, bits // 2
-
-    def f(half, r):
-        return philox((half, r + 16 * epoch, n0, n1), (seed, p))[0]
-    v = i
-    while True:
-        lo, hi = v % 2**low, v >> low
-        for r in (0, 2, 4):
-            lo ^= f(hi, r) % 2**low
-            hi ^= f(lo, r + 1) % 2**high
-        v = hi << low | lo
-        if v < n:
-            return v
-
-
-def border(shares, k, documents):
-    s, c = sum(shares), sum(shares[:k])
-    return (2 * documents * c + s) // (2 * s)
-
-
-def sample(docs, masks, print_, part, shares, packing, L, seed, i):
-    k = ["train", "valid", "test"].index(part)
-    lo, hi = border(shares, k, len(docs)), border(shares, k + 1, len(docs))
-    docs, masks, name = docs[lo:hi], masks[lo:hi], print_ + " " + part
-
-    def order(epoch):
-        return [permute(len(docs), seed, "document order", name, epoch, r) for r in range(len(docs))]
-    if packing == "stream":
-        n = (sum(map(len, docs)) - 1) // L
-        e = i // n
-        c = permute(n, seed, "sample order", name, e, i % n)
-        stream = [t for d in order(e) for t in docs[d]]
-        mask = [t for d in order(e) for t in masks[d]]
-        at = c * L
-        return {"epoch": e, "cut": c, "samples": n, "rows": L, "cu_seqlens": [0, L],
-                "tokens": stream[at:at + L], "labels": stream[at + 1:at + L + 1],
-                "mask": mask[at + 1:at + L + 1], "positions": list(range(L))}
-    packs, room = [], 0
-    for d in order(0):
-        rows = [(a, b, m) for a, b, m in zip(docs[d], docs[d][1:], masks[d][1:])]
-        for at in range(0, len(rows), L):
-            piece = rows[at:at + L]
-            if len(piece) > room:
-                packs.append([])
-                room = L
-            packs[-1].append(piece)
-            room -= len(piece)
-    e = i // len(packs)
-    c = permute(len(packs), seed, "sample order", name, e, i % len(packs))
-    pack, used = list(packs[c]), sum(map(len, packs[c]))
-    if used < L:
-        pack.append([(0, 0, 0)] * (L - used))
-    cu = [0]
-    for piece in pack:
-        cu.append(cu[-1] + len(piece))
-    flat = [r for piece in pack for r in piece]
-    return {"epoch": e, "cut": c, "samples": len(packs), "rows": used, "cu_seqlens": cu,
-            "tokens": [r[0] for r in flat], "labels": [r[1] for r in flat],
-            "mask": [r[2] for r in flat], "positions": [p for q in pack for p in range(len(q))]}
 
 
 # ---- tests -----------------------------------------------------------------------------------

@@ -28,3 +28,46 @@ else
     echo "FAIL demo: there is a picture of the curve"
     exit 1
 fi
+
+# The independent run of fixtures/make_demo_golden.py had the same model, text, order and recipe, and
+# its 30 losses are those of the demo; numbers that are off by 3e-4 are refused.
+golden=$root/fixtures/demo/losses.json
+made_of() { # key: its value in the golden file
+    sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}$/\1/p" "$golden"
+}
+digest() {
+    sha256sum < "$1" | cut -d' ' -f1
+}
+same() { # what, one, the other
+    if [ "$2" = "$3" ]; then
+        echo "ok demo: $1 is that of the golden losses"
+    else
+        echo "FAIL demo: $1 is not that of the golden losses ($2, $3): make_demo_golden.py again?"
+        bad=1
+    fi
+}
+bad=0
+same "the recipe" "$(digest "$root/fixtures/recipes/tiny-demo.yaml")" "$(made_of recipe)"
+same "the model" "$(digest "$root/fixtures/tiny-a-bf16/SHA256SUMS")" "$(made_of model)"
+same "the dataset" "$("$BIN/glm-data" info "$tmp/demo/manual.h5" | sed -n 's/^fingerprint  *//p')" \
+    "$(made_of dataset)"
+if "${TOOLS:=$root/build/release/tools}/losscurve" "$tmp/demo/tiny.run" "$golden" > "$tmp/log" 2>&1 &&
+    [ "$(grep -c ': good$' "$tmp/log")" = 4 ]; then
+    echo "ok demo: 30 losses as an independent run has them"
+else
+    echo "FAIL demo: 30 losses as an independent run has them"
+    sed 's/^/    /' "$tmp/log"
+    bad=1
+fi
+for list in loss lm_loss mtp_loss indexer_loss; do
+    awk -v list="\"$list\":" '$1 == list { at = NR + 17 }
+        NR == at { printf "  %.12g,\n", $1 * 1.0003; next } { print }' "$golden" > "$tmp/off.json"
+    if "$TOOLS/losscurve" "$tmp/demo/tiny.run" "$tmp/off.json" > "$tmp/log" 2>&1 ||
+        [ "$(grep -c 'too much$' "$tmp/log")" != 1 ]; then
+        echo "FAIL demo: another $list at step 17 is refused"
+        bad=1
+    else
+        echo "ok demo: another $list at step 17 is refused"
+    fi
+done
+exit $bad
