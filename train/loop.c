@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "train/clock.h"
 #include "train/evaluate.h"
@@ -22,7 +23,8 @@ struct loop {
     const struct glm_events *events;
     struct train_report *report;
     struct trainer t;
-    struct rundir dir;
+    struct rundir dir;  /* of the checkpoints */
+    struct rundir home; /* of the metrics, where that is another folder */
     struct metrics metrics;
     double start; /* of the process's steps */
     int64_t last; /* the step to end after */
@@ -124,8 +126,13 @@ static int open_metrics(struct loop *l, struct glm_error *err)
 {
     const char *const own = l->o->run_dir,
                       *const path = own ? own : l->recipe->run.run_dir;
+    struct stat a, b;
 
     if (l->o->no_metrics || rundir_create(path, err) != GLM_OK)
+        return (int)err->code;
+    const bool apart = stat(path, &a) == 0 && stat(l->dir.path, &b) == 0
+        && (a.st_dev != b.st_dev || a.st_ino != b.st_ino);
+    if (apart && rundir_open(&l->home, path, l->o->take_lease, err) != GLM_OK)
         return (int)err->code;
     return metrics_open(&l->metrics, path, l->t.state.step, wall_time(), err);
 }
@@ -338,6 +345,7 @@ int train_run(const struct recipe *r, const struct train_options *o,
     else
         train(&l, err);
     metrics_close(&l.metrics, err);
+    rundir_close(&l.home);
     rundir_close(&l.dir);
     trainer_close(&l.t);
     report->seconds = clock_seconds() - start;

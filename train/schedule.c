@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "train/number.h"
+
 static const double pi = 3.14159265358979323846;
 
 static const char *const styles[] = {
@@ -152,14 +154,15 @@ int schedule_same(const struct schedule *s, const double stored[SCHEDULE_NUMBERS
     struct glm_error *err)
 {
     double own[SCHEDULE_NUMBERS];
+    char a[32], b[32];
 
     schedule_pack(s, own);
     for (int i = 0; i < SCHEDULE_NUMBERS; i++)
         if (memcmp(&own[i], &stored[i], sizeof own[i]) != 0)
             return glm_fail(err, GLM_EUSAGE,
-                "schedule: %s is %.17g in the checkpoint and %.17g here; a run goes on "
-                "with the "
+                "schedule: %s is %s in the checkpoint and %s here; a run goes on with the "
                 "schedule it began with",
-                numbers[i], stored[i], own[i]);
+                numbers[i], number_print(stored[i], a, sizeof a),
+                number_print(own[i], b, sizeof b));
     return 0;
 }

@@ -133,6 +133,7 @@ static char *features_text(const struct trainer *t)
 
     if (f == NULL)
         return NULL;
+    fprintf(f, "optimizer %s\n", strcmp(r->optimizer.name, "adam") == 0 ? "adam" : "muon");
     fprintf(f, "dtype %s\nstage %s\nindexer_loss %s\n", r->train.bf16 ? "BF16" : "F32",
         stages[r->train.stage], losses[r->train.indexer_loss]);
     fprintf(f, "dsa_indexer_loss_coeff %.17g\nmtp_num_layers %" PRId64 "\n",

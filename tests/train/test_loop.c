@@ -372,6 +372,32 @@ Test(loop, one_folder_takes_one_run_at_a_time)
     tmpdir_remove(dir);
 }
 
+Test(loop, one_folder_of_metrics_takes_one_run_at_a_time)
+{
+    char *dir = trainrun_new("", ""), home[1024], save[1100], own[1100];
+    struct rundir other;
+    struct train_report report;
+    struct glm_error err = {0};
+    snprintf(home, sizeof home, "%s/home", dir);
+    snprintf(save, sizeof save, "  save: %s/mine\n", dir);
+    snprintf(own, sizeof own, "  run_dir: %s\n", home);
+    trainrun_write(dir, save, own);
+    cr_assert(rundir_open(&other, home, false, &err) == GLM_OK, "%s", err.text);
+    struct recipe *r = trainrun_recipe(dir);
+    train_run(r, &GO(.stop_at = 1), NULL, NULL, &report, &err);
+    cr_assert_eq(err.code, GLM_EUSAGE, "code %d: %s", err.code, err.text);
+    cr_assert(strstr(err.text, "home: one run at a time") != NULL, "%s", err.text);
+    cr_assert(access(tmpdir_path(dir, "home/metrics.jsonl"), F_OK) != 0);
+    rundir_close(&other);
+    err = (struct glm_error){0};
+    train_run(r, &GO(.stop_at = 1), NULL, NULL, &report, &err);
+    cr_assert(err.code == GLM_OK, "%s", err.text);
+    cr_assert(trainrun_there(dir, "mine", 1));
+    cr_assert(access(tmpdir_path(dir, "home/metrics.jsonl"), F_OK) == 0);
+    recipe_free(r);
+    tmpdir_remove(dir);
+}
+
 Test(loop, a_run_goes_on_with_what_it_began_with)
 {
     static const struct {
@@ -380,7 +406,7 @@ Test(loop, a_run_goes_on_with_what_it_began_with)
         {"  seed: 8\n", "", "seed 7"},
         {"  mtp_loss_scaling_factor: 0.2\n", "", "mtp_loss_scaling_factor"},
         {"  bf16: true\n", "", "dtype F32"},
-        {"  optimizer: muon\n", "", "optimizer"},
+        {"  optimizer: muon\n", "", "'optimizer adam', this run has 'optimizer muon'"},
         {"  adam_beta2: 0.9\n", "", "adam_beta2"},
         {"  clip_grad: 2\n", "", "clip_grad"},
         {"  lr_warmup_init: 1e-5\n", "", "lr"},
