@@ -331,19 +331,28 @@ static int open_chunks(struct opening *o)
 static int open_absent(const char *dir, struct glm_error *err)
 {
     bool shards = false;
+    char newest[32] = ""; /* of a training run */
     DIR *const d = opendir(dir);
     if (!d)
         return glm_fail(err, GLM_EUSAGE, "%s: %s", dir,
             errno == ENOENT ? "no such checkpoint" : strerror(errno));
-    for (const struct dirent *e; (e = readdir(d)) != NULL;)
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
         shards |=
             strncmp(e->d_name, "shard-", 6) == 0 || strcmp(e->d_name, "journal") == 0;
+        if (strncmp(e->d_name, "step-", 5) == 0 && strchr(e->d_name, '.') == NULL
+            && strcmp(e->d_name, newest) > 0)
+            snprintf(newest, sizeof newest, "%.31s", e->d_name);
+    }
     closedir(d);
     if (shards)
         return glm_fail(err, GLM_EFORMAT,
             "%s: incomplete: it has shards but no index.h5; run the"
             " command that writes it again to finish it",
             dir);
+    if (newest[0] != '\0')
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: not a checkpoint but the folder of a run; its newest is %s/%s", dir, dir,
+            newest);
     return glm_fail(err, GLM_EUSAGE, "%s: not a checkpoint: it has no index.h5", dir);
 }
 

@@ -134,6 +134,9 @@ def killed_again_and_again(base):
     left = [p.name for p in (folder / "run").iterdir()
             if not re.fullmatch(r"step-\d{9}|latest|metrics\.jsonl|events\.out\.tfevents.*", p.name)]
     check("killed_runs_leave_nothing_else", left == [], str(left))
+    r = run("glm-train", "recipe.yaml", "--eval-only", "run", cwd=folder)
+    check("a_runs_folder_names_its_newest_checkpoint", r.returncode == 2
+          and "run/step-000000024" in r.stderr, f"{r.returncode}: {r.stderr}")
     return folder
 
 
