@@ -14,6 +14,7 @@ static const struct mode {
     {"integrity", "CKPT", verify_integrity},
     {"diff", "A B", verify_diff},
     {"resume", "RECIPE", verify_resume},
+    {"numerics", "CKPT GOLDEN", verify_numerics},
 };
 
 enum { MODES = sizeof modes / sizeof *modes };
@@ -23,7 +24,8 @@ static void help(void)
     for (int i = 0; i < MODES; i++)
         printf("%s glm-verify %s [options] %s\n", i == 0 ? "usage:" : "      ",
             modes[i].name, modes[i].arguments);
-    printf("Proves that checkpoints are intact and equal, and that runs repeat.\n\n"
+    printf("Proves that checkpoints are intact and equal, that runs repeat, and that the "
+           "model computes\nwhat others do.\n\n"
            "  glm-verify MODE --help      the options of a mode\n"
            "  --help                      print this help and exit\n"
            "  --version                   print the version and exit\n");
@@ -44,11 +46,13 @@ int main(int argc, char **argv)
         printf("glm-verify %s\n", GLM_VERSION);
     } else if (argc < 2) {
         glm_fail(&err, GLM_EUSAGE,
-            "which proof? integrity, diff or resume; glm-verify --help says more");
+            "which proof? integrity, diff, resume or numerics; glm-verify --help says "
+            "more");
     } else {
         const char *near = opt_nearest(argv[1], names);
         glm_fail(&err, GLM_EUSAGE, "there is no mode '%s'%s%s%s", argv[1],
-            near != NULL ? "; did you mean '" : "; there are integrity, diff and resume",
+            near != NULL ? "; did you mean '"
+                         : "; there are integrity, diff, resume and numerics",
             near != NULL ? near : "", near != NULL ? "'?" : "");
     }
     return cli_report("glm-verify", &err);

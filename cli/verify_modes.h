@@ -6,5 +6,6 @@
 int verify_integrity(int argc, char **argv);
 int verify_diff(int argc, char **argv);
 int verify_resume(int argc, char **argv);
+int verify_numerics(int argc, char **argv);
 
 #endif

@@ -7,6 +7,7 @@
 #include "verify/findings.h"
 #include "verify/inspect.h"
 #include "verify/integrity.h"
+#include "verify/numerics.h"
 #include "verify/resume.h"
 
 #endif

@@ -6,6 +6,10 @@
 #     tiny-demo.yaml   fixtures/recipes/tiny-demo.yaml, which trains tiny.ckpt on manual.h5
 #     manual/     the manual pages, text to make manual.h5 of
 #
+# and, for those that ask with scratch_golden after scratch_new,
+#
+#     tiny-a.ckpt, tiny-a.safetensors   weights that transformers ran, and what came of it
+#
 # scratch_new sets $scratch to a new folder with copies of all (made once), on the PATH the
 # commands of $BIN. Everything is removed at exit.
 
@@ -43,4 +47,19 @@ scratch_new() {
     scratch=$scratch_all/$scratch_count
     mkdir "$scratch"
     cp -r "$scratch_all/model/." "$scratch"
+}
+
+scratch_golden() {
+    local g=$scratch_all/golden
+    if [ ! -e "$g" ]; then
+        mkdir "$g" || return 1
+        if ! { "$TOOLS/tiny" "$root/fixtures/tiny-a-f32" "$scratch_all/tiny-a" \
+            && "$BIN/glm-import" --quiet "$scratch_all/tiny-a" "$g/tiny-a.ckpt" \
+            && cp "$root/fixtures/parity/tiny-a.safetensors" "$g"; } > "$scratch_all/log" 2>&1; then
+            echo "FAIL ${0##*/}: the golden checkpoint could not be made"
+            sed 's/^/    /' "$scratch_all/log"
+            exit 1
+        fi
+    fi
+    cp -r "$g/." "$scratch"
 }

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/golden.h"
 #include "tests/support/parity.h"
+#include "verify/golden.h"
 
 static void line(const char *path, const char *what, const struct parity *p)
 {

@@ -22,8 +22,8 @@ struct parity {
     double logits, loss, mtp, kl;      /* largest difference over largest reference */
     int64_t index_wrong, expert_wrong; /* rows whose set is another */
     int64_t gradients, elements;
-    /* the worst tensor's: 1 - cosine, max|d| / max|ref|, norm */
-    double cosine, gradient, norm;
+    /* the worst tensor's: 1 - cosine, max|d| / max|ref|, norm, sum over what the norm allows */
+    double cosine, gradient, norm, sum;
     char worst[PARITY_NAME]; /* by gradient */
     bool indexer_still;      /* without its loss, the indexer's gradients are exactly 0 */
     double bf16_cosine;      /* of the logits with those of transformers in bfloat16 */

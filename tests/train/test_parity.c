@@ -31,6 +31,7 @@ static void check(const char *name, struct parity_options o)
     cr_expect_leq(p.cosine, 1e-6, "%s: a gradient's cosine is 1 - %g", name, p.cosine);
     cr_expect_leq(p.gradient, 1e-4, "%s: %s is %g off", name, p.worst, p.gradient);
     cr_expect_leq(p.norm, 1e-5, "%s: a norm is %g off", name, p.norm);
+    cr_expect_leq(p.sum, 1e-5, "%s: a sum is %g off", name, p.sum);
     cr_expect(p.indexer_still, "%s: the cross-entropy reaches the indexer", name);
 }
 

@@ -1,6 +1,8 @@
-/* Golden arrays in a safetensors file, read whole. */
-#ifndef TESTS_SUPPORT_GOLDEN_H
-#define TESTS_SUPPORT_GOLDEN_H
+/* Golden arrays: a safetensors file read whole, its arrays by name, its metadata as text.
+ *
+ * The header is checked by every rule of the format before an array is handed out. */
+#ifndef VERIFY_GOLDEN_H
+#define VERIFY_GOLDEN_H
 
 #include <stdint.h>
 
@@ -8,6 +10,7 @@
 
 struct golden;
 
+/* GLM_EFORMAT for a file that is not safetensors. */
 int golden_open(struct golden **out, const char *path, struct glm_error *err);
 void golden_close(struct golden *g);
 /* A string of the metadata; NULL if there is none. */
