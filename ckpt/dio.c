@@ -20,6 +20,7 @@ enum {
         64 * 1024, /* smaller transfers: one system call through the cache is cheaper */
     MEMORY_ALIGN = 512, /* what block devices ask of memory; DIO_ALIGN holds everywhere */
     HUGE_FROM = 4 << 20,
+    OTHERS = 32,     /* descriptors: standard streams, index, journal, lease, digests */
     PIECE = 1 << 30, /* Linux moves at most 2^31-4096 bytes a call */
 };
 
@@ -62,6 +63,21 @@ void dio_raise_limit(void)
         l.rlim_cur = l.rlim_max;
         setrlimit(RLIMIT_NOFILE, &l);
     }
+}
+
+int dio_need_descriptors(int64_t count, struct glm_error *err)
+{
+    struct rlimit l;
+    const rlim_t need = (rlim_t)count + OTHERS;
+
+    dio_raise_limit();
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0 || l.rlim_cur == RLIM_INFINITY
+        || l.rlim_cur >= need)
+        return GLM_OK;
+    return glm_fail(err, GLM_EIO,
+        "this may hold %llu files open at once and the limit is %llu: raise the hard "
+        "limit (ulimit -Hn), or ask for fewer cells or larger files",
+        (unsigned long long)need, (unsigned long long)l.rlim_cur);
 }
 
 int dio_open_read(struct dio *f, const char *path, struct glm_error *err)

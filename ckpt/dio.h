@@ -22,6 +22,9 @@ struct dio {
 /* Raises the soft limit of open files to the hard one: a checkpoint may have a file per cell,
  * hundreds of them, two descriptors each. */
 void dio_raise_limit(void);
+/* The same before work that may keep so many descriptors open; GLM_EIO if the hard limit does not
+ * allow them and the few that everything else needs. Said hours later it would be too late. */
+int dio_need_descriptors(int64_t count, struct glm_error *err);
 
 int dio_open_read(struct dio *f, const char *path, struct glm_error *err);
 int dio_open_write(struct dio *f, const char *path, bool create, struct glm_error *err);

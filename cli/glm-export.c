@@ -21,6 +21,7 @@ int main(int argc, char **argv)
         OPT_FLAG("restart", &o.restart, "discard the unfinished output of other options"),
         OPT_FLAG(
             "take-lease", &o.take_lease, "take over unfinished work of another host"),
+        OPT_FLAG("dry-run", &o.dry_run, "print the plan, write nothing"),
         OPT_FLAG("no-verify", &o.no_verify, "do not check digests while reading"),
         OPT_COMMON(&common),
         OPT_END,

@@ -132,7 +132,8 @@ static bool size_unit(const char *unit, uint64_t *factor)
     *factor = 1;
     if (*unit == '\0' || strcmp(unit, "B") == 0)
         return true;
-    const char *at = strchr(letters, *unit);
+    /* We print kB ourselves, as physicists write it. */
+    const char *at = strchr(letters, *unit == 'k' ? 'K' : *unit);
     if (at == NULL)
         return false;
     const bool binary = unit[1] == '\0' || strcmp(unit + 1, "iB") == 0;

@@ -168,6 +168,12 @@ int build_run(struct build *b, const struct flow_source *source,
         .need_bytes = build_bytes(b)};
 
     digest_end(b->plan, plan);
+    /* Two for a file, and libhdf5's own for a packed one. */
+    if (dio_need_descriptors(
+            2 * report->files + (b->encoding == ENC_ZSTD ? 3 : 2) * b->m->shard_count,
+            err)
+        != GLM_OK)
+        return (int)err->code;
     if (recode_plan(source->m, b->m, o->rule, &items, err) != GLM_OK)
         return (int)err->code;
     struct manifest *m = b->m;

@@ -33,7 +33,7 @@ struct export_options {
     const char *ckpt, *out;
     const char *dtype, *scale_rule;
     uint64_t max_shard_size; /* 0: 5 GB */
-    bool same_files, replace, restart, take_lease, no_verify;
+    bool same_files, replace, restart, take_lease, dry_run, no_verify;
     int threads;
 };
 

@@ -32,13 +32,15 @@ struct hf_writer_options {
     const struct index *headers; /* same_files: stored source headers; else NULL */
     const char *index_name;      /* same_files: side file that is the index, or NULL */
     uint64_t max_shard_size;
-    const struct work_options *work;
+    int64_t source_files;            /* that are open at the same time */
+    const struct work_options *work; /* NULL: lay the files out, write nothing */
 };
 int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o,
     bool *resumed, struct glm_error *err);
 struct flow_sink hf_writer_sink(struct hf_writer *w);
 int64_t hf_writer_files(const struct hf_writer *w);
 int64_t hf_writer_tensors(const struct hf_writer *w);
+uint64_t hf_writer_bytes(const struct hf_writer *w); /* of all tensors */
 /* Writes one side file, and the sub-folders that its name asks for. */
 int hf_writer_side(struct hf_writer *w, const char *name, const void *data, size_t size,
     struct glm_error *err);

@@ -60,7 +60,7 @@ static void fill_report(struct convert_report *report, const struct manifest *m,
     report->hf_tensors = hf_writer_tensors(w);
     report->tensors = m->tensor_count;
     report->read_bytes = stats->read_bytes;
-    report->written_bytes = stats->written_bytes;
+    report->written_bytes = report->dry_run ? hf_writer_bytes(w) : stats->written_bytes;
     report->skipped_bytes = stats->skipped_bytes;
     memcpy(report->fingerprint, ix->manifest->fingerprint, DIGEST_SIZE);
     memcpy(report->id, ix->manifest->id, DIGEST_SIZE);
@@ -70,7 +70,7 @@ static void fill_report(struct convert_report *report, const struct manifest *m,
         if (items[i].action != FLOW_RECODE)
             continue;
         report->converted += t->grid.dims[0];
-        report->has_error = true;
+        report->has_error = !report->dry_run;
         codec_error_add(&report->error, &items[i].error);
     }
 }
@@ -90,7 +90,7 @@ int convert_export(const struct export_options *o, struct convert_report *report
     size_t config_size = 0;
     unsigned char plan[DIGEST_SIZE];
 
-    *report = (struct convert_report){0};
+    *report = (struct convert_report){.dry_run = o->dry_run};
     if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK
         || build_apart(o->ckpt, o->out, err) != GLM_OK)
         return (int)err->code;
@@ -118,9 +118,14 @@ int convert_export(const struct export_options *o, struct convert_report *report
     const struct hf_writer_options writer = {.m = b.m,
         .headers = o->same_files ? ix : NULL,
         .max_shard_size = limit,
-        .work = &work};
+        .source_files = ix->manifest->shard_count,
+        .work = o->dry_run ? NULL : &work};
     if (hf_writer_open(&w, &writer, &report->resumed, err) != GLM_OK)
         goto out;
+    if (o->dry_run) {
+        fill_report(report, b.m, ix, w, &stats, items);
+        goto out;
+    }
     if (report->resumed)
         glm_events_note(events, "continues unfinished work");
     const struct flow_source source = ckpt_flow_source(&c);

@@ -336,12 +336,12 @@ int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o,
     bool *resumed, struct glm_error *err)
 {
     struct hf_writer *w = calloc(1, sizeof *w);
-    struct work_options work = *o->work;
+    struct work_options work = o->work == NULL ? (struct work_options){0} : *o->work;
     int64_t rows = 0;
 
     *out = NULL;
     if (w == NULL)
-        return glm_fail(err, GLM_ENOMEM, "%s: no memory", work.target);
+        return glm_fail(err, GLM_ENOMEM, "no memory for the plan");
     w->m = o->m;
     pthread_mutex_init(&w->lock, NULL);
     if (number_slots(w, &rows, err) != GLM_OK)
@@ -354,9 +354,9 @@ int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o,
         work.need_bytes += w->files[i].header_size;
     }
     work.need_bytes += w->bytes;
-    dio_raise_limit();
     if (ledger_init(&w->ledger, rows, err) != GLM_OK
-        || work_open(&w->work, &work, resumed, err) != GLM_OK)
+        || dio_need_descriptors(2 * (w->file_count + o->source_files), err) != GLM_OK
+        || (o->work != NULL && work_open(&w->work, &work, resumed, err) != GLM_OK))
         goto out;
     if (*resumed && work_replay(w->work, replay_line, w, err) != GLM_OK)
         goto out;
@@ -374,6 +374,10 @@ int64_t hf_writer_files(const struct hf_writer *w)
 int64_t hf_writer_tensors(const struct hf_writer *w)
 {
     return w->tensor_count;
+}
+uint64_t hf_writer_bytes(const struct hf_writer *w)
+{
+    return w->bytes;
 }
 
 /* ---- the sink --------------------------------------------------------------------------------- */

@@ -13,7 +13,8 @@ zstandard if they are there, else the system's libzstd through ctypes.
     c.read(name, verify=True)                    # SHA-256 of every tile that is touched
     c.read("model.norm.weight", section="opt/m")
 
-`python3 glm_checkpoint.py CKPT [NAME]` lists the tensors, or prints one.
+`python3 glm_checkpoint.py CKPT [NAME]` lists the tensors, or prints one. Its exit status is 2 for a
+wrong command line, 3 for a damaged checkpoint or a name that it does not hold, 4 for the rest.
 """
 import ctypes
 import ctypes.util
@@ -21,7 +22,15 @@ import hashlib
 import os
 import sys
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    NEEDS = "glm_checkpoint.py needs numpy, which %s does not have; Debian: apt install python3-numpy, " \
+        "in a virtual environment: pip install numpy" % sys.executable
+    if __name__ == "__main__":
+        print(NEEDS, file=sys.stderr)
+        sys.exit(4)
+    raise ImportError(NEEDS) from None
 
 __all__ = ["open", "Checkpoint", "Tensor", "CheckpointError"]
 
@@ -538,5 +547,17 @@ def main(argv):
     return 0
 
 
+def said(error):
+    """Its sentence: a KeyError shows only the quoted key otherwise."""
+    return error.args[0] if isinstance(error, KeyError) else error
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    try:
+        sys.exit(main(sys.argv))
+    except (CheckpointError, KeyError) as why:
+        print("glm_checkpoint.py: %s" % said(why), file=sys.stderr)
+        sys.exit(3)
+    except (OSError, MemoryError) as why:
+        print("glm_checkpoint.py: %s" % why, file=sys.stderr)
+        sys.exit(4)

@@ -206,3 +206,15 @@ Test(dio, the_limit_of_open_files_is_raised_to_what_is_allowed)
     getrlimit(RLIMIT_NOFILE, &l);
     cr_assert_eq(l.rlim_cur, l.rlim_max);
 }
+
+Test(dio, more_files_than_the_hard_limit_allows_are_refused_before_they_are_opened)
+{
+    const struct rlimit l = {100, 100};
+    struct glm_error err = {0};
+
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &l), 0);
+    cr_expect_eq(dio_need_descriptors(68, &err), GLM_OK, "%s", err.text);
+    cr_expect_eq(dio_need_descriptors(69, &err), GLM_EIO);
+    cr_expect(
+        strstr(err.text, "101 files") && strstr(err.text, "is 100"), "%s", err.text);
+}

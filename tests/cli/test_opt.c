@@ -158,7 +158,7 @@ Test(opt, sizes_count_in_1024s_unless_they_end_in_a_plain_B)
         uint64_t bytes;
     } good[] = {{"1", 1}, {"4096B", 4096}, {"1K", 1024}, {"512M", 536870912},
         {"4G", 4294967296}, {"4GiB", 4294967296}, {"5GB", 5000000000}, {"1KB", 1000},
-        {"2TB", 2000000000000}, {"1T", 1099511627776}};
+        {"1kB", 1000}, {"2TB", 2000000000000}, {"1T", 1099511627776}};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         uint64_t v = 0;
         struct glm_error err = {0};

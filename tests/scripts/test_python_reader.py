@@ -212,6 +212,28 @@ def lists_and_prints():
     subprocess.run(tool + ["model.norm.weight"], check=True, stdout=subprocess.DEVNULL)
 
 
+def says_what_is_wrong_in_one_line():
+    program = [sys.executable, ROOT / "python/glm_checkpoint.py"]
+    for words, status, part in (([], 2, "usage"), ([work / "absent"], 4, "absent"),
+                                ([work / "plain", "model.nothing"], 3, "no tensor 'model.nothing'"),
+                                ([work], 4, "index.h5")):
+        r = subprocess.run(program + words, capture_output=True, text=True)
+        assert r.returncode == status and part in r.stderr, (words, r)
+        assert r.stderr.count("\n") == 1 and r.stdout == "", (words, r)
+
+
+def without_numpy_it_says_so():
+    """-I -S: an interpreter that sees the standard library alone."""
+    bare = [sys.executable, "-I", "-S"]
+    r = subprocess.run(bare + [ROOT / "python/glm_checkpoint.py", work / "plain"],
+                       capture_output=True, text=True)
+    assert r.returncode == 4 and r.stderr.count("\n") == 1, r
+    assert "needs numpy" in r.stderr and sys.executable in r.stderr, r
+    code = "import sys; sys.path.insert(0, %r); import glm_checkpoint" % str(ROOT / "python")
+    r = subprocess.run(bare + ["-c", code], capture_output=True, text=True)
+    assert r.returncode == 1 and "ImportError: glm_checkpoint.py needs numpy" in r.stderr, r
+
+
 # ---- stock HDF5 tools ---------------------------------------------------------------------------
 
 def h5py_sees_whole_tensors():
@@ -295,7 +317,8 @@ def h5dump_shows_values():
 try:
     for f in (reads_every_element, verifies_whole_checkpoints, reads_slices_and_experts,
               bf16_reads_as_float32, dequantises, finds_a_flipped_bit_in_data,
-              finds_damage_in_the_index, lists_and_prints):
+              finds_damage_in_the_index, lists_and_prints, says_what_is_wrong_in_one_line,
+              without_numpy_it_says_so):
         test(f)
     for f in (h5py_sees_whole_tensors, h5py_sees_side_files_and_tables,
               b88_a_missing_or_cut_shard_shows_as_nan, a_piece_says_where_it_lies):
