@@ -41,13 +41,23 @@ CFLAGS_asan    := -O1 -g -DSIMD_BASELINE -fsanitize=address,undefined -fno-omit-
 CFLAGS  := -std=c11 -D_GNU_SOURCE -fPIC -ffp-contract=off -pthread $(WARN) $(CFLAGS_$(CONFIG)) -I. \
            $(PKG_CFLAGS) $(EXTRA_CFLAGS)
 LDFLAGS := -pthread -Wl,--as-needed $(filter -fsanitize%,$(CFLAGS_$(CONFIG))) $(EXTRA_LDFLAGS)
-LIBS    := $(PKG_LIBS) -lblis -lm
+LIBS    := $(PKG_LIBS) -lblis -ldl -lm
+
+# CUDA: without nvcc nothing of it is built, and nothing else notices. Kernels are made for Hopper and
+# Blackwell (sm_90a, sm_100a); a change of CUDA_ARCH needs a clean build.
+NVCC       ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+override NVCC := $(NVCC)
+CUDA_HOME  ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_ARCH  ?= 90a 100a
 
 # ---- what there is to build -------------------------------------------------------------------
 LIB_SRC  := $(wildcard kernels/base/*.c kernels/*.c ckpt/*.c convert/*.c train/*.c verify/*.c)
 # Operations on the CPU: a file that includes mode.h is compiled for each element type.
 CPU_SRC  := $(wildcard kernels/cpu/*.c)
 MODE_SRC := $(shell grep -lE '"kernels/cpu/(mode|lanes|columns).h"' $(CPU_SRC))
+# The GPU backend is a library of its own that programs open when they need it (kernels/kernels.h).
+CUDA_SRC := $(wildcard kernels/cuda/*.cu)
+CUDA_C   := $(wildcard kernels/cuda/*.c)
 CLI_SRC  := $(filter-out cli/glm-%,$(wildcard cli/*.c))
 PROG_SRC := $(wildcard cli/glm-*.c)
 TEST_SRC := $(wildcard tests/*/test_*.c)
@@ -65,6 +75,10 @@ BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 TOOLS    := $(TOOL_SRC:tests/support/main_%.c=$(BUILD)/tools/%) \
             $(BENCH_SRC:tests/bench/%.c=$(BUILD)/tools/%)
 
+ifneq ($(and $(NVCC),$(filter release,$(CONFIG))),)
+CUDA_LIB := $(BUILD)/lib/libglm-cuda.so
+endif
+
 # The zstd filter for other HDF5 programs. It calls nothing of libhdf5 and must not be linked to it.
 PLUGIN := $(BUILD)/plugin/libh5zstd.so
 
@@ -72,12 +86,25 @@ PLUGIN := $(BUILD)/plugin/libh5zstd.so
 FAULT := $(BUILD)/libfault.so
 
 all: ## build the commands, the library and the HDF5 plugin (the default)
-all: $(PROGS) $(TOOLS) $(PLUGIN)
+all: $(PROGS) $(TOOLS) $(PLUGIN) $(CUDA_LIB)
 
 $(PLUGIN): plugin/h5zstd.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -shared $(LDFLAGS) $< -lzstd -o $@
 $(BUILD)/tests/ckpt/test_plugin: | $(PLUGIN)
+
+NVCCFLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-Wall,-Wextra -Werror all-warnings -I. \
+             $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$a,code=sm_$a)
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) -MMD -MP -c $< -o $@
+$(CUDA_C:%.c=$(BUILD)/%.o): CFLAGS += -isystem $(CUDA_HOME)/include
+
+$(BUILD)/lib/libglm-cuda.so: $(CUDA_SRC:%.cu=$(BUILD)/%.cu.o) $(CUDA_C:%.c=$(BUILD)/%.o) \
+    $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/base/*.c))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL $^ -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib \
+	    -lcublasLt -lcudart_static -lstdc++ -lrt -ldl -lm -o $@
 
 $(FAULT): $(wildcard tests/fault/*.c tests/fault/*.h)
 	@mkdir -p $(@D)

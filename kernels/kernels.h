@@ -1,6 +1,8 @@
-/* One row of operations per backend. */
+/* One row of operations per backend, and the memory they work on. */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
+
+#include <stddef.h>
 
 #include "kernels/ops.h"
 
@@ -13,9 +15,31 @@ struct kernels {
     glm_stream (*stream_new)(int threads, struct glm_error *err);
     void (*stream_free)(glm_stream stream);
     int (*stream_wait)(glm_stream stream, struct glm_error *err);
+    const char *(*device_name)(glm_stream stream);
+
+    /* Memory of the backend, aligned to 256 bytes, contents undefined; NULL with a sentence. Whether
+     * the host may follow such pointers: `host`. */
+    bool host;
+    void *(*alloc)(size_t bytes, struct glm_error *err);
+    void (*release)(void *memory); /* NULL is harmless */
+    /* In the order of the stream, done when they return. */
+    int (*to_device)(void *to, const void *from, size_t bytes, glm_stream stream,
+        struct glm_error *err);
+    int (*to_host)(void *to, const void *from, size_t bytes, glm_stream stream,
+        struct glm_error *err);
+    int (*zero)(void *p, size_t bytes, glm_stream stream, struct glm_error *err);
+
+    /* NULL: operations have no memory of their own. Else, on: operations queue nothing and read
+     * nothing, they only count the scratch memory they would take; off: what they counted is
+     * allocated. */
+    int (*dry)(glm_stream stream, bool on, struct glm_error *err);
 };
 
-/* NULL if this build does not have it. */
+/* The backend of a name. "cuda" is a library of its own, libglm-cuda.so, looked for at $GLM_CUDA_LIB,
+ * beside the program's folder (../lib, ../lib/glm) and where the loader looks; so nothing else
+ * depends on CUDA. NULL with a sentence: GLM_EUSAGE no such name, GLM_EDEVICE not in this build. */
+const struct kernels *kernels_open(const char *name, struct glm_error *err);
+/* kernels_open without the sentence. */
 const struct kernels *kernels_find(const char *name);
 
 #endif

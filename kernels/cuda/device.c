@@ -1,0 +1,275 @@
+/* The device: streams, memory, copies, and sentences when there is none. */
+#include "kernels/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct cuda_extra {
+    struct cuda_extra *next;
+    void *memory;
+};
+
+int cuda_check(cudaError_t status, const char *what, struct glm_error *err)
+{
+    if (status == cudaSuccess)
+        return (int)err->code;
+    return glm_fail(err, status == cudaErrorMemoryAllocation ? GLM_ENOMEM : GLM_EDEVICE,
+        "CUDA: %s: %s (%s)", what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+int cuda_type(const char *op, enum glm_dtype dtype, struct glm_error *err)
+{
+    if (dtype == GLM_BF16 || dtype == GLM_F32)
+        return 0;
+    return glm_fail(err, GLM_EUSAGE,
+        "%s: elements of %s: on the GPU they are BF16 or F32", op, glm_dtype_name(dtype));
+}
+
+/* ---- opening ---------------------------------------------------------------------------------- */
+
+/* Why there is no device, and what to do. */
+static int no_device(cudaError_t status, struct glm_error *err)
+{
+    int driver = 0, runtime = 0;
+
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (driver == 0)
+        return glm_fail(err, GLM_EDEVICE,
+            "device cuda: this machine has no NVIDIA driver; install one, or train with "
+            "device: cpu");
+    if (driver / 1000 < runtime / 1000)
+        return glm_fail(err, GLM_EDEVICE,
+            "device cuda: the driver serves CUDA %d.%d, this program needs %d.0 or "
+            "newer; "
+            "install a newer driver, or train with device: cpu",
+            driver / 1000, driver % 1000 / 10, runtime / 1000);
+    return glm_fail(err, GLM_EDEVICE, "device cuda: no GPU can be used: %s",
+        status == cudaSuccess ? "none is there" : cudaGetErrorString(status));
+}
+
+static int describe(glm_stream s, struct glm_error *err)
+{
+    struct cudaDeviceProp p;
+    int device = 0;
+
+    if (cuda_check(cudaGetDevice(&device), "cudaGetDevice", err) != 0
+        || cuda_check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties", err)
+            != 0)
+        return (int)err->code;
+    s->processors = p.multiProcessorCount;
+    s->shared_bytes = (int)p.sharedMemPerBlockOptin;
+    s->major = p.major;
+    s->minor = p.minor;
+    snprintf(s->name, sizeof s->name, "%s", p.name);
+    if (p.major < 9)
+        return glm_fail(err, GLM_EDEVICE,
+            "device cuda: %s has compute capability %d.%d, expected 9.0 or newer", p.name,
+            p.major, p.minor);
+    return GLM_OK;
+}
+
+static void stream_free(glm_stream s)
+{
+    if (s == NULL)
+        return;
+    if (s->stream != NULL)
+        cudaStreamSynchronize(s->stream);
+    cuda_begin(s);
+    cuda_gemm_close(s);
+    cudaFree(s->scratch);
+    if (s->stream != NULL)
+        cudaStreamDestroy(s->stream);
+    free(s);
+}
+
+static glm_stream stream_new(int threads, struct glm_error *err)
+{
+    glm_stream s;
+    int devices = 0;
+    const cudaError_t status = cudaGetDeviceCount(&devices);
+
+    (void)threads; /* of the host */
+    if (status != cudaSuccess || devices < 1) {
+        no_device(status, err);
+        return NULL;
+    }
+    if ((s = calloc(1, sizeof *s)) == NULL) {
+        glm_fail(err, GLM_ENOMEM, "no memory for a stream");
+        return NULL;
+    }
+    if (describe(s, err) != 0
+        || cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
+               "cudaStreamCreate", err)
+            != 0
+        || cuda_gemm_open(s, err) != 0) {
+        stream_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+static int stream_wait(glm_stream s, struct glm_error *err)
+{
+    return s->dry ? 0 : cuda_check(cudaStreamSynchronize(s->stream), "a kernel", err);
+}
+
+static const char *device_name(glm_stream s)
+{
+    return s->name;
+}
+
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+static void *device_alloc(size_t bytes, struct glm_error *err)
+{
+    void *p = NULL;
+    size_t there = 0, all = 0;
+    const cudaError_t status = cudaMalloc(&p, bytes > 0 ? bytes : 1);
+
+    if (status == cudaSuccess)
+        return p;
+    (void)cudaGetLastError();
+    cudaMemGetInfo(&there, &all);
+    if (status == cudaErrorMemoryAllocation)
+        glm_fail(err, GLM_ENOMEM,
+            "the GPU has no room for %.2f GiB: %.2f of %.2f GiB are free",
+            (double)bytes / (1 << 30), (double)there / (1 << 30),
+            (double)all / (1 << 30));
+    else
+        cuda_check(status, "cudaMalloc", err);
+    return NULL;
+}
+
+static void device_release(void *p)
+{
+    cudaFree(p);
+}
+
+static int copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+    glm_stream s, struct glm_error *err)
+{
+    if (s->dry || bytes == 0)
+        return 0;
+    if (cuda_check(cudaMemcpyAsync(to, from, bytes, kind, s->stream), "a copy", err) != 0)
+        return (int)err->code;
+    return cuda_check(cudaStreamSynchronize(s->stream), "a copy", err);
+}
+
+static int to_device(
+    void *to, const void *from, size_t bytes, glm_stream s, struct glm_error *err)
+{
+    return copy(to, from, bytes, cudaMemcpyHostToDevice, s, err);
+}
+
+static int to_host(
+    void *to, const void *from, size_t bytes, glm_stream s, struct glm_error *err)
+{
+    return copy(to, from, bytes, cudaMemcpyDeviceToHost, s, err);
+}
+
+static int zero(void *p, size_t bytes, glm_stream s, struct glm_error *err)
+{
+    return cuda_fill(s, p, 0, bytes, err);
+}
+
+int cuda_fill(glm_stream s, void *p, int byte, size_t bytes, struct glm_error *err)
+{
+    if (s->dry || bytes == 0)
+        return (int)err->code;
+    return cuda_check(cudaMemsetAsync(p, byte, bytes, s->stream), "cudaMemset", err);
+}
+
+int cuda_clear(void *p, int64_t rows, int64_t bytes, int64_t pitch, glm_stream s,
+    struct glm_error *err)
+{
+    if (s->dry || rows == 0 || bytes == 0)
+        return (int)err->code;
+    return cuda_check(
+        cudaMemset2DAsync(p, (size_t)pitch, 0, (size_t)bytes, (size_t)rows, s->stream),
+        "cudaMemset", err);
+}
+
+/* ---- scratch ---------------------------------------------------------------------------------- */
+
+void cuda_begin(glm_stream s)
+{
+    s->at = 0;
+    while (s->extra != NULL) {
+        struct cuda_extra *e = s->extra;
+        s->extra = e->next;
+        cudaFreeAsync(e->memory, s->stream);
+        free(e);
+    }
+}
+
+static void *from_pool(glm_stream s, size_t bytes, struct glm_error *err)
+{
+    struct cuda_extra *e = malloc(sizeof *e);
+
+    if (e == NULL) {
+        glm_fail(err, GLM_ENOMEM, "no memory for scratch");
+        return NULL;
+    }
+    if (cuda_check(cudaMallocAsync(&e->memory, bytes, s->stream), "scratch memory", err)
+        != 0) {
+        free(e);
+        return NULL;
+    }
+    e->next = s->extra;
+    s->extra = e;
+    s->grown++;
+    return e->memory;
+}
+
+void *cuda_scratch(glm_stream s, size_t bytes, struct glm_error *err)
+{
+    const size_t begin = s->at;
+
+    s->at += (bytes + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+    if (s->at > s->peak)
+        s->peak = s->at;
+    if (s->dry)
+        return (void *)(uintptr_t)(CUDA_ALIGN + begin); /* NOLINT: never followed */
+    if (s->at <= s->size)
+        return s->scratch + begin;
+    return from_pool(s, bytes > 0 ? bytes : 1, err);
+}
+
+static int dry(glm_stream s, bool on, struct glm_error *err)
+{
+    s->dry = on;
+    if (on || s->peak <= s->size)
+        return 0;
+    cudaFree(s->scratch);
+    s->size = 0;
+    if ((s->scratch = device_alloc(s->peak, err)) == NULL)
+        return glm_within(err, "scratch memory");
+    s->size = s->peak;
+    return 0;
+}
+
+/* ---- the table -------------------------------------------------------------------------------- */
+
+#define CUDA_WEAK(op)                                                                    \
+    extern op##_fn cuda_##op __attribute__((weak)); /* while the backend grows */
+OPS(CUDA_WEAK)
+#define CUDA_MEMBER(op) .op = cuda_##op,
+static const struct kernels cuda = {.name = "cuda",
+    .stream_new = stream_new,
+    .stream_free = stream_free,
+    .stream_wait = stream_wait,
+    .device_name = device_name,
+    .alloc = device_alloc,
+    .release = device_release,
+    .to_device = to_device,
+    .to_host = to_host,
+    .zero = zero,
+    .dry = dry,
+    OPS(CUDA_MEMBER)};
+
+const struct kernels *glm_backend(void)
+{
+    return &cuda;
+}
