@@ -20,7 +20,6 @@ enum {
         64 * 1024, /* smaller transfers: one system call through the cache is cheaper */
     MEMORY_ALIGN = 512, /* what block devices ask of memory; DIO_ALIGN holds everywhere */
     HUGE_FROM = 4 << 20,
-    OTHERS = 32,     /* descriptors: standard streams, index, journal, lease, digests */
     PIECE = 1 << 30, /* Linux moves at most 2^31-4096 bytes a call */
 };
 
@@ -64,6 +63,8 @@ void dio_raise_limit(void)
         setrlimit(RLIMIT_NOFILE, &l);
     }
 }
+
+enum { OTHERS = 32 }; /* descriptors: standard streams, index, journal, lease, digests */
 
 int dio_need_descriptors(int64_t count, struct glm_error *err)
 {

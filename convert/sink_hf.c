@@ -336,12 +336,14 @@ int hf_writer_open(struct hf_writer **out, const struct hf_writer_options *o,
     bool *resumed, struct glm_error *err)
 {
     struct hf_writer *w = calloc(1, sizeof *w);
-    struct work_options work = o->work == NULL ? (struct work_options){0} : *o->work;
+    struct work_options work = {0};
     int64_t rows = 0;
 
     *out = NULL;
     if (w == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for the plan");
+    if (o->work != NULL)
+        work = *o->work;
     w->m = o->m;
     pthread_mutex_init(&w->lock, NULL);
     if (number_slots(w, &rows, err) != GLM_OK)
