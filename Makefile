@@ -22,13 +22,13 @@ endif
 
 # Debian packages: to build and test; peers of `make bench`; more for `make lint`, `make test-long`.
 DEBS      := build-essential pkg-config libhdf5-dev hdf5-tools libjansson-dev libzstd-dev libssl-dev \
-             libyaml-dev libblis-serial-dev libcriterion-dev mandoc python3-venv python3-h5py \
+             libyaml-dev libblis-serial-dev libcurl4-openssl-dev libcriterion-dev mandoc python3-venv python3-h5py \
              clang libclang-rt-14-dev llvm strace
 DEBS_BENCH := libopenblas0-pthread
 DEBS_MORE := clang-format cppcheck shellcheck valgrind bash-completion
 
 # ---- what this machine has --------------------------------------------------------------------
-PKGS       := jansson libzstd libcrypto hdf5 yaml-0.1
+PKGS       := jansson libzstd libcrypto libcurl hdf5 yaml-0.1
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 

@@ -119,7 +119,7 @@ static int read_config(struct hf_source *s, struct model_config *c, struct glm_e
             s->dir);
     snprintf(path, sizeof path, "%s/config.json", s->dir);
     void *text;
-    if (dio_slurp(path, CONFIG_LIMIT, &text, &s->config_size, err) != 0)
+    if (hfdir_slurp(s, "config.json", CONFIG_LIMIT, &text, &s->config_size, err) != 0)
         return err->code;
     s->config_text = text;
     return config_parse(c, path, s->config_text, s->config_size, err);
@@ -217,7 +217,7 @@ int hfdir_open(struct hf_source **out, const char *dir, const struct hf_options 
         glm_fail(err, GLM_ENOMEM, "%s: no memory", dir);
     else if (strlen(dir) > 3072)
         glm_fail(err, GLM_EUSAGE, "a folder name of %zu bytes is too long", strlen(dir));
-    else if (open_source(s, o, m, &keep, err) == 0) {
+    else if (s->store = o->store, open_source(s, o, m, &keep, err) == 0) {
         *out = s;
         s = NULL;
     }

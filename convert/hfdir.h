@@ -34,8 +34,24 @@ struct hf_subset { /* --layers, --experts: NULL lists mean all. Old numbers, asc
     int expert_count;
 };
 
+/* Where the files of a model come from, if not from a folder. Calls come from several threads.
+ * Names are those that list gave. */
+struct hf_store {
+    void *ctx;
+    /* The i-th file of the top folder, in no order; NULL: there are no more. */
+    const char *(*list)(void *ctx, int64_t i, uint64_t *bytes);
+    int (*slurp)(void *ctx, const char *name, size_t limit, void **data, size_t *size,
+        struct glm_error *err);
+    /* The header of a data file and its 8 + N bytes. */
+    int (*header)(void *ctx, const char *name, struct st_header *out, void **bytes,
+        struct glm_error *err);
+    /* Where the whole file lies on this machine, NULL if it does not. */
+    const char *(*local)(void *ctx, const char *name);
+};
+
 struct hf_source {
-    char *dir;
+    char *dir; /* with a store: what sentences call it */
+    const struct hf_store *store; /* NULL: the folder dir */
     struct table *table; /* of the model as it will be imported (subset applied) */
     struct hf_file *files;
     int64_t file_count;
@@ -65,6 +81,7 @@ struct hf_options {
     bool mtp_may_lack;
     struct hf_subset subset;
     int threads; /* headers read at the same time */
+    const struct hf_store *store; /* must outlive the source */
 };
 
 /* "0-3,78" to ascending numbers (malloc'd, each once): GLM_EUSAGE names option and place. */
@@ -74,6 +91,9 @@ int hf_list_parse(
 int hfdir_open(struct hf_source **out, const char *dir, const struct hf_options *o,
     struct glm_error *err);
 void hfdir_close(struct hf_source *s);
+/* A side file, whole. */
+int hfdir_slurp(const struct hf_source *s, const char *name, size_t limit, void **data,
+    size_t *size, struct glm_error *err);
 /* Place of entry's member (0 for whole rows); scale: of its scale tensor. */
 const struct hf_place *hfdir_place(
     const struct hf_source *s, const struct table_entry *e, int64_t member, bool scale);

@@ -238,7 +238,7 @@ int hfdir_index(struct hf_source *s, const char *index_name, struct glm_error *e
     void *text = NULL;
     size_t size;
     snprintf(path, sizeof path, "%s/%s", s->dir, index_name);
-    if (dio_slurp(path, INDEX_LIMIT, &text, &size, err) == 0)
+    if (hfdir_slurp(s, index_name, INDEX_LIMIT, &text, &size, err) == 0)
         hfdir_index_text(s, path, text, size, err);
     free(text);
     return err->code;

@@ -54,6 +54,7 @@ struct hf_keep {
 int hfdir_warn(struct hf_source *s, struct glm_error *err, const char *fmt, ...)
     GLM_PRINTF(3, 4);
 
+int hfdir_read_header(struct hf_source *s, int64_t file, struct glm_error *err);
 int hfdir_scan(struct hf_source *s, char **index_name, struct glm_error *err);
 int hfdir_headers(struct hf_source *s, int threads, struct glm_error *err);
 int hfdir_index(struct hf_source *s, const char *index_name, struct glm_error *err);

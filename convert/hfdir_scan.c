@@ -236,9 +236,46 @@ static int keep_index(struct hf_source *s, const char *name, struct glm_error *e
     return add_side(s, name, (uint64_t)st.st_size, err);
 }
 
-int hfdir_scan(struct hf_source *s, char **index_name, struct glm_error *err)
+/* The same files out of a store's list, which has no links and no devices. */
+static int take_listed(
+    struct hf_source *s, const char *name, uint64_t bytes, char **index, struct glm_error *err)
 {
-    *index_name = NULL;
+    char shown[JSONIN_SHOWN];
+    const char *trouble = hfdir_name_trouble(name, strlen(name));
+    if (trouble)
+        return glm_fail(err, GLM_EFORMAT, "%s: the file name '%s' %s", s->dir,
+            jsonin_shown(name, strlen(name), shown), trouble);
+    switch (role_of(name)) {
+    case ROLE_DATA:
+        return add_file(s, name, err);
+    case ROLE_INDEX:
+        return add_index(s, name, index, err);
+    case ROLE_SIDE:
+        return add_side(s, name, bytes, err);
+    case ROLE_FORMAT:
+        return hfdir_warn(s, err, "%s: another format of the weights, ignored", name);
+    case ROLE_OTHER:
+        break;
+    }
+    return hfdir_warn(
+        s, err, "%s: not a file that belongs to a model, not carried along", name);
+}
+
+static int scan_store(struct hf_source *s, char **index_name, struct glm_error *err)
+{
+    uint64_t bytes, index_bytes = 0;
+    const char *name;
+    for (int64_t i = 0; (name = s->store->list(s->store->ctx, i, &bytes)) != NULL; i++) {
+        if (name[0] != '.' && take_listed(s, name, bytes, index_name, err) != 0)
+            return err->code;
+        if (*index_name && strcmp(*index_name, name) == 0)
+            index_bytes = bytes;
+    }
+    return *index_name ? add_side(s, *index_name, index_bytes, err) : 0;
+}
+
+static int scan_folder(struct hf_source *s, char **index_name, struct glm_error *err)
+{
     DIR *d = opendir(s->dir);
     if (!d && errno == ENOTDIR)
         return glm_fail(err, GLM_EFORMAT,
@@ -259,15 +296,20 @@ int hfdir_scan(struct hf_source *s, char **index_name, struct glm_error *err)
     if (errno != 0 && err->code == GLM_OK)
         glm_fail_errno(err, "%s: list", s->dir);
     closedir(d);
-    if (err->code)
+    return *index_name && err->code == GLM_OK ? keep_index(s, *index_name, err)
+                                              : (int)err->code;
+}
+
+int hfdir_scan(struct hf_source *s, char **index_name, struct glm_error *err)
+{
+    *index_name = NULL;
+    if ((s->store ? scan_store : scan_folder)(s, index_name, err) != 0)
         return err->code;
     if (s->file_count == 0)
         return glm_fail(err, GLM_EFORMAT,
             "%s: no .safetensors file in it; in a hub cache name the "
             "folder snapshots/<commit>",
             s->dir);
-    if (*index_name && keep_index(s, *index_name, err) != 0)
-        return err->code;
     qsort(s->files, (size_t)s->file_count, sizeof *s->files, file_order);
     if (s->side_count > 1)
         qsort(s->sides, (size_t)s->side_count, sizeof *s->sides, side_order);
@@ -293,11 +335,8 @@ static void *read_headers(void *arg)
         const int64_t i = atomic_fetch_add(&r->next, 1);
         if (i >= r->s->file_count)
             return NULL;
-        struct hf_file *f = &r->s->files[i];
         struct glm_error err = {0};
-        char path[4096];
-        snprintf(path, sizeof path, "%s/%s", r->s->dir, f->name);
-        if (st_read(&f->header, path, &f->header_bytes, &err) == 0)
+        if (hfdir_read_header(r->s, i, &err) == 0)
             continue;
         pthread_mutex_lock(&r->lock);
         if (r->failed < 0 || i < r->failed) {

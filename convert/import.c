@@ -89,7 +89,6 @@ static int plan_source(struct build *b, const struct hf_source *s, struct glm_er
 static int add_files(struct build *b, const struct hf_source *s, struct glm_error *err)
 {
     for (int64_t i = 0; i < s->side_count; i++) {
-        char path[PATH_MAX];
         void *data;
         size_t size;
         if (strcmp(s->sides[i].path, "config.json") == 0) {
@@ -99,8 +98,7 @@ static int add_files(struct build *b, const struct hf_source *s, struct glm_erro
                 return glm_fail(err, GLM_ENOMEM, "config.json: no memory");
             memcpy(data, b->config, size);
         } else {
-            snprintf(path, sizeof path, "%s/%s", s->dir, s->sides[i].path);
-            if (dio_slurp(path, SIDE_LIMIT, &data, &size, err) != GLM_OK)
+            if (hfdir_slurp(s, s->sides[i].path, SIDE_LIMIT, &data, &size, err) != GLM_OK)
                 return (int)err->code;
         }
         if (build_file(b, s->sides[i].path, false, data, size, err) != GLM_OK)

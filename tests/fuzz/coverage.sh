@@ -14,7 +14,7 @@ if [ -z "$version" ] || [ -z "$profdata" ] || [ -z "$cov" ]; then
 fi
 work=build/fuzz/coverage
 mkdir -p "$work"
-read -r -a packages <<< "$(pkg-config --cflags --libs jansson libzstd libcrypto hdf5 yaml-0.1)"
+read -r -a packages <<< "$(pkg-config --cflags --libs jansson libzstd libcrypto libcurl hdf5 yaml-0.1)"
 names=("$@")
 [ ${#names[@]} -gt 0 ] || for f in tests/fuzz/fuzz_*.c; do
     f=${f##*/fuzz_}

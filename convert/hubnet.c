@@ -1,0 +1,656 @@
+/* The thread that moves bytes.
+ *
+ *     waiting  transfers whose time has not come: new ones, and those that failed and try again
+ *     active   one curl handle each; may be paused because who asked has no room, or by the limit
+ *              of the rate
+ *
+ * curl never follows a redirect here: each hop is a request of its own, so each hop's host decides
+ * anew whether the token goes along. A failure costs one of `retries` attempts; HUBNET_PROGRESS
+ * bytes of progress give them back. Between attempts the wait doubles, with jitter, unless the
+ * server says how long. */
+#include "convert/hubnet_inside.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "kernels/base/version.h"
+
+enum { SWALLOW = 64 << 10, POLL_MS = 100, WAIT_MAX_S = 3600 };
+#define SECOND UINT64_C(1000000000)
+
+uint64_t hubnet_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
+}
+
+/* ---- the rate --------------------------------------------------------------------------------- */
+
+/* Whether bytes may be taken now; refills the bucket, which holds a tenth of a second. */
+static bool rate_allows(struct hubnet *net)
+{
+    const double rate = (double)net->o.limit_rate;
+    const uint64_t now = hubnet_now();
+    if (net->o.limit_rate == 0)
+        return true;
+    net->tokens += rate * (double)(now - net->tokens_ns) / 1e9;
+    net->tokens_ns = now;
+    if (net->tokens > rate / 10)
+        net->tokens = rate / 10;
+    return net->tokens > 0;
+}
+
+/* ---- curl's callbacks ------------------------------------------------------------------------- */
+
+static size_t on_header(char *line, size_t one, size_t n, void *ctx)
+{
+    struct transfer *t = ctx;
+    (void)one;
+    t->heard_ns = hubnet_now();
+    return hubhead_line(&t->head, line, n) ? n : 0;
+}
+
+/* Gives a buffer to who asked, from where it stopped taking. True: all of it is dealt with. */
+static bool deliver(struct transfer *t, const char *p, size_t n)
+{
+    while (t->taken < n && !t->enough) {
+        size_t left = n - t->taken;
+        if (t->body_at < t->at) { /* the server began at 0 though asked for less */
+            if (left > t->at - t->body_at)
+                left = (size_t)(t->at - t->body_at);
+            t->body_at += left;
+            t->taken += left;
+            continue;
+        }
+        if (left > t->get.to - t->at)
+            left = (size_t)(t->get.to - t->at);
+        const size_t got = left == 0
+            ? 0
+            : t->get.data(t->get.ctx, t->at, p + t->taken, left, &t->cause);
+        if (got == HUBNET_ABORT) {
+            t->verdict = VERDICT_FAIL;
+            return false;
+        }
+        t->at += got;
+        t->body_at += got;
+        t->taken += got;
+        t->net->tokens -= (double)got;
+        t->enough = t->at == t->get.to;
+        if (got < left)
+            return false;
+    }
+    t->taken = 0;
+    return true;
+}
+
+static size_t on_body(char *p, size_t one, size_t n, void *ctx)
+{
+    struct transfer *t = ctx;
+    (void)one;
+    t->heard_ns = hubnet_now();
+    hubnet_judge(t);
+    if (t->verdict != VERDICT_BODY) {
+        /* A short answer leaves the connection usable; a long one is not worth it. */
+        t->taken += n;
+        return t->taken > SWALLOW ? 0 : n;
+    }
+    if (t->enough)
+        return 0;
+    if (rate_allows(t->net) && deliver(t, p, n))
+        return n;
+    if (t->verdict != VERDICT_BODY)
+        return 0;
+    t->paused = true;
+    return CURL_WRITEFUNC_PAUSE;
+}
+
+/* ---- one hop ---------------------------------------------------------------------------------- */
+
+static bool add_header(struct transfer *t, const char *text)
+{
+    struct curl_slist *more = curl_slist_append(t->headers, text);
+    if (more != NULL)
+        t->headers = more;
+    return more != NULL;
+}
+
+static bool set_authorities(CURL *c, const struct hubenv *env)
+{
+    struct stat st;
+    if (env->ca_path != NULL
+        && curl_easy_setopt(c, CURLOPT_CAPATH, env->ca_path) != CURLE_OK)
+        return false;
+    if (env->ca_file == NULL)
+        return true;
+    const bool folder = stat(env->ca_file, &st) == 0 && S_ISDIR(st.st_mode);
+    return curl_easy_setopt(c, folder ? CURLOPT_CAPATH : CURLOPT_CAINFO, env->ca_file)
+        == CURLE_OK;
+}
+
+static bool set_range(struct transfer *t)
+{
+    char range[64];
+    if (t->at == 0 && (t->get.to == UINT64_MAX || t->get.to == t->get.size))
+        return true;
+    if (t->get.to == UINT64_MAX)
+        snprintf(range, sizeof range, "%" PRIu64 "-", t->at);
+    else
+        snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64, t->at, t->get.to - 1);
+    return curl_easy_setopt(t->easy, CURLOPT_RANGE, range) == CURLE_OK;
+}
+
+/* The token goes where the endpoint is and nowhere else. */
+static bool set_token(struct transfer *t)
+{
+    const struct hubenv *env = t->net->o.env;
+    char origin[HUBENV_ORIGIN], *line;
+    if (env->token == NULL || !hubenv_origin(t->url, env->loopback, origin)
+        || strcmp(origin, env->origin) != 0)
+        return true;
+    if (asprintf(&line, "Authorization: Bearer %s", env->token) < 0)
+        return false;
+    const bool added = add_header(t, line);
+    explicit_bzero(line, strlen(line));
+    free(line);
+    return added;
+}
+
+static bool set_up(struct transfer *t)
+{
+    CURL *c = t->easy;
+    const struct hubenv *env = t->net->o.env;
+#define SET(option, value) (curl_easy_setopt(c, option, value) == CURLE_OK)
+    return SET(CURLOPT_URL, t->url) && SET(CURLOPT_PRIVATE, t) && SET(CURLOPT_NOSIGNAL, 1L)
+        && SET(CURLOPT_PROTOCOLS_STR, env->loopback ? "http,https" : "https")
+        && SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1)
+        && SET(CURLOPT_USERAGENT, "glm-import/" GLM_VERSION)
+        && SET(CURLOPT_ACCEPT_ENCODING, "identity") && SET(CURLOPT_BUFFERSIZE, 512L << 10)
+        && SET(CURLOPT_FOLLOWLOCATION, 0L) && SET(CURLOPT_TCP_KEEPALIVE, 1L)
+        && SET(CURLOPT_CONNECTTIMEOUT, (long)t->net->o.stall_s)
+        && SET(CURLOPT_HEADERFUNCTION, on_header) && SET(CURLOPT_HEADERDATA, t)
+        && SET(CURLOPT_WRITEFUNCTION, on_body) && SET(CURLOPT_WRITEDATA, t)
+        && SET(CURLOPT_ERRORBUFFER, t->curl_error) && set_authorities(c, env)
+        && set_range(t) && set_token(t)
+        && (t->headers == NULL || SET(CURLOPT_HTTPHEADER, t->headers));
+#undef SET
+}
+
+static void end_hop(struct transfer *t)
+{
+    if (t->easy != NULL) {
+        curl_multi_remove_handle(t->net->multi, t->easy);
+        curl_easy_cleanup(t->easy);
+    }
+    if (t->headers != NULL) {
+        for (struct curl_slist *s = t->headers; s != NULL; s = s->next)
+            explicit_bzero(s->data, strlen(s->data));
+        curl_slist_free_all(t->headers);
+    }
+    t->easy = NULL;
+    t->headers = NULL;
+}
+
+static void finish(struct transfer *t)
+{
+    end_hop(t);
+    if (t->get.head != NULL)
+        *t->get.head = t->head;
+    t->get.done(t->get.ctx, &t->cause);
+    free(t->url);
+    free(t);
+}
+
+static void begin_hop(struct transfer *t)
+{
+    hubhead_begin(&t->head);
+    t->judged = t->paused = false;
+    t->taken = 0;
+    t->verdict = VERDICT_FAIL;
+    t->curl_error[0] = '\0';
+    t->heard_ns = hubnet_now();
+    glm_error_clear(&t->cause);
+    t->easy = curl_easy_init();
+    if (t->easy == NULL || !set_up(t)
+        || curl_multi_add_handle(t->net->multi, t->easy) != CURLM_OK) {
+        glm_fail(&t->cause, GLM_ENOMEM, "%s: no memory for a request", t->get.what);
+        finish(t);
+        return;
+    }
+    t->next = t->net->active;
+    t->net->active = t;
+}
+
+/* From the start of the chain: the endpoint, or the link that it gave before. */
+static bool begin_chain(struct transfer *t)
+{
+    const char *link = t->get.link != NULL ? *t->get.link : NULL;
+    free(t->url);
+    t->url = strdup(link != NULL ? link : t->get.url);
+    t->at_link = link != NULL;
+    t->hops = 0;
+    return t->url != NULL;
+}
+
+static void drop_link(struct transfer *t)
+{
+    if (t->get.link != NULL) {
+        free(*t->get.link);
+        *t->get.link = NULL;
+    }
+}
+
+/* ---- failures --------------------------------------------------------------------------------- */
+
+/* xorshift: two processes that failed together should not come back together. */
+static double jitter(struct hubnet *net)
+{
+    net->random ^= net->random << 13;
+    net->random ^= net->random >> 7;
+    net->random ^= net->random << 17;
+    return 0.5 + (double)(net->random >> 11) / 9007199254740992.0;
+}
+
+static void wait_in_line(struct transfer *t, uint64_t due_ns)
+{
+    t->due_ns = due_ns;
+    t->next = t->net->waiting;
+    t->net->waiting = t;
+}
+
+/* t->cause says what happened. t is in no list. */
+static void try_again(struct transfer *t)
+{
+    struct hubnet *net = t->net;
+    char note[1400];
+
+    if (t->at - t->mark >= HUBNET_PROGRESS)
+        t->attempts = 0;
+    t->mark = t->at;
+    if (t->attempts >= net->o.retries) {
+        char text[sizeof t->cause.text];
+        snprintf(text, sizeof text, "%s", t->cause.text);
+        const enum glm_code code = t->cause.code;
+        glm_error_clear(&t->cause);
+        glm_fail(&t->cause, code,
+            "%.900s; given up after %d attempts. What is done is kept, the same command "
+            "goes on",
+            text, t->attempts + 1);
+        finish(t);
+        return;
+    }
+    const double asked = hubnet_asked_wait(t);
+    double wait = ldexp(0.5, t->attempts < 6 ? t->attempts : 6) * jitter(net);
+    if (asked >= 0 && asked + jitter(net) > wait)
+        wait = asked + jitter(net) - 0.5;
+    if (wait > WAIT_MAX_S)
+        wait = WAIT_MAX_S;
+    t->attempts++;
+    snprintf(note, sizeof note, "%.1000s; tries again in %.1f s (%d of %d)",
+        t->cause.text, wait, t->attempts, net->o.retries);
+    glm_events_note(net->o.events, note);
+    end_hop(t);
+    drop_link(t);
+    if (!begin_chain(t)) {
+        glm_fail(&t->cause, GLM_ENOMEM, "%s: no memory", t->get.what);
+        finish(t);
+        return;
+    }
+    wait_in_line(t, hubnet_now() + (uint64_t)(wait * 1e9));
+}
+
+static void unlist(struct transfer **list, struct transfer *t)
+{
+    while (*list != t)
+        list = &(*list)->next;
+    *list = t->next;
+}
+
+/* What curl says about a transfer that had no answer, or not all of it. */
+static bool curl_failed(struct transfer *t, CURLcode rc)
+{
+    char what[400];
+    if (t->cause.code != GLM_OK)
+        return t->verdict == VERDICT_AGAIN;
+    snprintf(what, sizeof what, "%s",
+        t->curl_error[0] != '\0' ? t->curl_error : curl_easy_strerror(rc));
+    hubnet_scrub(t->net, what);
+    glm_fail(&t->cause, rc == CURLE_OUT_OF_MEMORY ? GLM_ENOMEM : GLM_EIO,
+        t->judged && t->verdict == VERDICT_BODY ? "%s: cut at byte %" PRIu64 ": %s"
+                                                : "%s: no answer to the request for byte %" PRIu64
+                                                  " on: %s",
+        t->get.what, t->at, what);
+    switch (rc) {
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CACERT_BADFILE:
+    case CURLE_SSL_CERTPROBLEM:
+    case CURLE_OUT_OF_MEMORY:
+    case CURLE_URL_MALFORMAT:
+        return false;
+    default:
+        return true;
+    }
+}
+
+/* A body that came to its end before all that was asked for: a server may give less at a time. */
+static void go_on(struct transfer *t, uint64_t before)
+{
+    if (t->at == before) {
+        glm_fail(&t->cause, GLM_EIO,
+            "%s: the body ends at byte %" PRIu64 " and brings nothing new", t->get.what,
+            t->at);
+        try_again(t);
+        return;
+    }
+    end_hop(t);
+    if (begin_chain(t)) {
+        wait_in_line(t, 0);
+        return;
+    }
+    glm_fail(&t->cause, GLM_ENOMEM, "%s: no memory", t->get.what);
+    finish(t);
+}
+
+static void next_hop(struct transfer *t)
+{
+    end_hop(t);
+    if (t->at_link && t->get.link != NULL) {
+        drop_link(t);
+        *t->get.link = strdup(t->url);
+    }
+    wait_in_line(t, 0);
+}
+
+/* curl is done with this hop. t is in no list. */
+static void hop_ended(struct transfer *t, CURLcode rc)
+{
+    const struct hubhead *h = &t->head;
+    if (h->status != 0 || h->trouble != NULL)
+        hubnet_judge(t);
+    const bool all = t->verdict == VERDICT_BODY && t->judged
+        && (t->at == t->get.to || (rc == CURLE_OK && t->get.to == UINT64_MAX));
+    if (all) {
+        finish(t);
+    } else if (t->judged && t->verdict == VERDICT_HOP) {
+        next_hop(t);
+    } else if (t->judged && t->verdict == VERDICT_AGAIN) {
+        try_again(t);
+    } else if (t->judged && t->verdict == VERDICT_BODY && rc == CURLE_OK) {
+        /* With a length known it is curl that notices a cut; without one nobody else does. */
+        if (h->status == 206 && h->has_range && t->at == h->last + 1)
+            go_on(t, h->first);
+        else {
+            glm_fail(&t->cause, GLM_EIO, "%s: the body ends at byte %" PRIu64
+                " before its end", t->get.what, t->at);
+            try_again(t);
+        }
+    } else if (curl_failed(t, rc)) {
+        try_again(t);
+    } else {
+        finish(t);
+    }
+}
+
+/* ---- the loop --------------------------------------------------------------------------------- */
+
+static void take_incoming(struct hubnet *net)
+{
+    pthread_mutex_lock(&net->lock);
+    struct transfer *t = net->incoming;
+    net->incoming = NULL;
+    pthread_mutex_unlock(&net->lock);
+    while (t != NULL) {
+        struct transfer *next = t->next;
+        wait_in_line(t, 0);
+        t = next;
+    }
+}
+
+static void start_due(struct hubnet *net)
+{
+    const uint64_t now = hubnet_now();
+    struct transfer *list = net->waiting;
+    net->waiting = NULL;
+    while (list != NULL) {
+        struct transfer *t = list;
+        list = t->next;
+        if (t->due_ns <= now)
+            begin_hop(t);
+        else
+            wait_in_line(t, t->due_ns);
+    }
+}
+
+static void unpause(struct hubnet *net)
+{
+    const bool woken = atomic_exchange(&net->woken, false);
+    if (!woken && net->o.limit_rate == 0)
+        return;
+    for (struct transfer *t = net->active; t != NULL; t = t->next)
+        if (t->paused && rate_allows(net)
+            && (t->get.ready == NULL || t->get.ready(t->get.ctx))) {
+            t->paused = false;
+            t->heard_ns = hubnet_now();
+            curl_easy_pause(t->easy, CURLPAUSE_CONT);
+        }
+}
+
+static void read_ends(struct hubnet *net)
+{
+    int left;
+    for (CURLMsg *m; (m = curl_multi_info_read(net->multi, &left)) != NULL;) {
+        if (m->msg != CURLMSG_DONE)
+            continue;
+        struct transfer *t = NULL;
+        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
+        unlist(&net->active, t);
+        hop_ended(t, m->data.result);
+    }
+}
+
+static void give_up_stalled(struct hubnet *net)
+{
+    const uint64_t now = hubnet_now(), limit = (uint64_t)net->o.stall_s * SECOND;
+    for (struct transfer *t = net->active, *next; t != NULL; t = next) {
+        next = t->next;
+        if (t->paused || now - t->heard_ns < limit)
+            continue;
+        unlist(&net->active, t);
+        glm_error_clear(&t->cause);
+        glm_fail(&t->cause, GLM_EIO,
+            "%s: nothing came for %d s at byte %" PRIu64, t->get.what, net->o.stall_s,
+            t->at);
+        try_again(t);
+    }
+}
+
+static void fail_all(struct hubnet *net, int signal)
+{
+    for (int i = 0; i < 2; i++) {
+        struct transfer **list = i == 0 ? &net->active : &net->waiting;
+        while (*list != NULL) {
+            struct transfer *t = *list;
+            *list = t->next;
+            glm_error_clear(&t->cause);
+            glm_fail(&t->cause, GLM_ESTOPPED,
+                "stopped by signal %d; what is done is kept, the same command goes on",
+                signal);
+            t->cause.sys_errno = signal;
+            finish(t);
+        }
+    }
+}
+
+static int poll_ms(const struct hubnet *net)
+{
+    const uint64_t now = hubnet_now();
+    uint64_t ms = net->o.limit_rate != 0 ? 20 : POLL_MS;
+    for (const struct transfer *t = net->waiting; t != NULL; t = t->next) {
+        const uint64_t left = t->due_ns > now ? (t->due_ns - now) / 1000000 + 1 : 0;
+        ms = left < ms ? left : ms;
+    }
+    return (int)ms;
+}
+
+static void *move(void *arg)
+{
+    struct hubnet *net = arg;
+    for (;;) {
+        int running;
+        take_incoming(net);
+        const int signal = glm_events_stop(net->o.events);
+        if (signal != 0 || atomic_load(&net->stopped))
+            fail_all(net, signal);
+        pthread_mutex_lock(&net->lock);
+        const bool closing = net->closing && net->incoming == NULL;
+        pthread_mutex_unlock(&net->lock);
+        if (closing)
+            return NULL;
+        start_due(net);
+        unpause(net);
+        curl_multi_perform(net->multi, &running);
+        read_ends(net);
+        give_up_stalled(net);
+        curl_multi_poll(net->multi, NULL, 0, poll_ms(net), NULL);
+    }
+}
+
+/* ---- the door --------------------------------------------------------------------------------- */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static CURLcode ready_curl;
+
+static void init_curl(void)
+{
+    ready_curl = curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+int hubnet_open(
+    struct hubnet **out, const struct hubnet_options *o, struct glm_error *err)
+{
+    struct hubnet *net = calloc(1, sizeof *net);
+
+    *out = NULL;
+    if (net == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory for the connection to a hub");
+    net->o = *o;
+    net->tokens_ns = hubnet_now();
+    net->random = net->tokens_ns | 1;
+    pthread_mutex_init(&net->lock, NULL);
+    pthread_once(&once, init_curl);
+    net->multi = ready_curl == CURLE_OK ? curl_multi_init() : NULL;
+    if (net->multi == NULL)
+        glm_fail(err, GLM_EIO, "libcurl could not be started");
+    else if (pthread_create(&net->thread, NULL, move, net) != 0)
+        glm_fail(err, GLM_ENOMEM, "no thread for the connection to a hub");
+    else
+        net->running = true;
+    if (err->code != GLM_OK) {
+        hubnet_close(net);
+        return (int)err->code;
+    }
+    *out = net;
+    return GLM_OK;
+}
+
+void hubnet_stop(struct hubnet *net)
+{
+    atomic_store(&net->stopped, true);
+    curl_multi_wakeup(net->multi);
+}
+
+void hubnet_close(struct hubnet *net)
+{
+    if (net == NULL)
+        return;
+    if (net->running) {
+        pthread_mutex_lock(&net->lock);
+        net->closing = true;
+        pthread_mutex_unlock(&net->lock);
+        hubnet_stop(net);
+        pthread_join(net->thread, NULL);
+    }
+    if (net->multi != NULL)
+        curl_multi_cleanup(net->multi);
+    pthread_mutex_destroy(&net->lock);
+    free(net);
+}
+
+void hubnet_wake(struct hubnet *net)
+{
+    atomic_store(&net->woken, true);
+    curl_multi_wakeup(net->multi);
+}
+
+void hubnet_start(struct hubnet *net, const struct hubnet_get *get)
+{
+    struct transfer *t = calloc(1, sizeof *t);
+    if (t == NULL || (t->net = net, t->get = *get, !begin_chain(t))) {
+        struct glm_error err = {0};
+        glm_fail(&err, GLM_ENOMEM, "%s: no memory for a request", get->what);
+        free(t);
+        get->done(get->ctx, &err);
+        return;
+    }
+    t->at = t->mark = get->from;
+    pthread_mutex_lock(&net->lock);
+    t->next = net->incoming;
+    net->incoming = t;
+    pthread_mutex_unlock(&net->lock);
+    curl_multi_wakeup(net->multi);
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------- */
+
+struct wait {
+    const struct hubnet_get *get;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool done;
+    struct glm_error err;
+};
+
+static size_t wait_data(
+    void *ctx, uint64_t offset, const void *bytes, size_t n, struct glm_error *err)
+{
+    const struct wait *w = ctx;
+    return w->get->data(w->get->ctx, offset, bytes, n, err);
+}
+
+static void wait_done(void *ctx, const struct glm_error *err)
+{
+    struct wait *w = ctx;
+    pthread_mutex_lock(&w->lock);
+    w->done = true;
+    w->err = *err;
+    pthread_cond_signal(&w->ended);
+    pthread_mutex_unlock(&w->lock);
+}
+
+int hubnet_fetch(struct hubnet *net, const struct hubnet_get *get, struct glm_error *err)
+{
+    struct wait w = {.get = get};
+    struct hubnet_get inner = *get;
+
+    pthread_mutex_init(&w.lock, NULL);
+    pthread_cond_init(&w.ended, NULL);
+    inner.ctx = &w;
+    inner.data = wait_data;
+    inner.ready = NULL;
+    inner.done = wait_done;
+    hubnet_start(net, &inner);
+    pthread_mutex_lock(&w.lock);
+    while (!w.done)
+        pthread_cond_wait(&w.ended, &w.lock);
+    pthread_mutex_unlock(&w.lock);
+    if (w.err.code != GLM_OK && err->code == GLM_OK)
+        *err = w.err;
+    pthread_cond_destroy(&w.ended);
+    pthread_mutex_destroy(&w.lock);
+    return (int)err->code;
+}
