@@ -179,7 +179,7 @@ int main(int argc, char **argv)
             "stop-after", "time", &w.stop_after, "save and stop after 90s, 30m or 2h"),
         OPT_STR(
             "eval-only", "ckpt", &o.eval_only, "print a checkpoint's validation loss"),
-        OPT_CHOICE("device", "auto|cpu", &w.device, "what computes"),
+        OPT_CHOICE("device", "auto|cpu|cuda", &w.device, "what computes"),
         OPT_REAL("peak-tflops", "n", &o.peak_tflops, "the device's peak, for MFU"),
         OPT_FLAG("take-lease", &o.take_lease, "take over a run of another host"),
         OPT_COMMON(&common),

@@ -148,3 +148,14 @@ const struct kernels *kernels_find(const char *name)
     struct glm_error unused = {0};
     return kernels_open(name, &unused);
 }
+
+bool kernels_driver(void)
+{
+    static const char *const signs[] = {
+        "/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version"};
+
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+        if (access(signs[i], F_OK) == 0)
+            return true;
+    return false;
+}

@@ -39,6 +39,8 @@ struct kernels {
  * beside the program's folder (../lib, ../lib/glm) and where the loader looks; so nothing else
  * depends on CUDA. NULL with a sentence: GLM_EUSAGE no such name, GLM_EDEVICE not in this build. */
 const struct kernels *kernels_open(const char *name, struct glm_error *err);
+/* Whether the machine has an NVIDIA driver: nothing is started to find out. */
+bool kernels_driver(void);
 /* kernels_open without the sentence. */
 const struct kernels *kernels_find(const char *name);
 

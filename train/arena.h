@@ -15,7 +15,7 @@ struct arena {
     size_t at, peak, size;
 };
 
-enum { ARENA_ALIGN = 64 };
+enum { ARENA_ALIGN = 256 };
 
 static inline void *arena_take(struct arena *a, size_t bytes)
 {

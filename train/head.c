@@ -22,6 +22,13 @@ int head_bwd(
 double head_sum(const struct run *r, const void *x)
 {
     double sum = 0;
+    if (!r->dry && !r->k->host) {
+        if (r->k->to_host(
+                r->host_rows, x, (size_t)r->T * glm_dtype_size(r->acc), r->stream, r->err)
+            != 0)
+            return 0;
+        x = r->host_rows;
+    }
     for (int64_t t = 0; !r->dry && t < r->T; t++)
         sum += r->acc == GLM_F64 ? ((const double *)x)[t] : (double)((const float *)x)[t];
     return sum;

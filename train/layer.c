@@ -25,8 +25,10 @@ static int choose(
     if (indexer_fwd(&l->indexer, r, l->a, l->mla.c_q) != 0 || r->o->dense_attention)
         return r->err->code;
     int32_t *mine = keep_ids(r, r->T * r->K);
-    l->index = given ? given : mine;
-    return given ? 0 : indexer_choose(&l->indexer, r, mine);
+    l->index = mine;
+    return given ? r->k->to_device(
+               mine, given, (size_t)(r->T * r->K) * sizeof *mine, r->stream, r->err)
+                 : indexer_choose(&l->indexer, r, mine);
 }
 
 static int attend(

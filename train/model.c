@@ -23,10 +23,19 @@ struct model {
     struct norm norm;
     struct head head;
     struct mtp mtp;
-    int32_t *mtp_ids, *mtp_targets; /* [max_tokens] */
-    double *indexer_sum;            /* [layers of losses] */
+    struct inputs {
+        int32_t *block; /* all of these, one behind the other */
+        int32_t *ids, *positions, *targets, *mtp_ids, *mtp_targets; /* [max_tokens] */
+        int32_t *cu_seqlens; /* [max_sequences + 1] */
+    } staged,
+        placed; /* on the host; where operations read it (the same, if the host's memory) */
+    size_t inputs_bytes;
+    int32_t *
+        host_offset; /* [layers][experts + 1] of the last forward, if not the host's memory */
+    double *indexer_sum; /* [layers of losses] */
     struct model_losses losses;
     struct model_batch batch;
+    void *host_rows;     /* [max_tokens] acc */
     void *last, *hidden; /* [T,H] before and behind the final norm */
     bool recorded;       /* a forward that backward can use */
 };
@@ -54,7 +63,7 @@ static int stack_fwd(struct model *m, const struct model_replay *replay)
     const int64_t H = r->c->hidden_size, n = r->T * H;
     const int32_t *index = NULL;
     void *x = keep_elem(r, n);
-    if (RUN(r, embedding_fwd, .y = x, .table = m->embedding.w, .ids = m->batch.ids,
+    if (RUN(r, embedding_fwd, .y = x, .table = m->embedding.w, .ids = m->placed.ids,
             .T = r->T, .V = r->c->vocab_size, .H = H, .dtype = r->dtype)
         != 0)
         return r->err->code;
@@ -79,9 +88,9 @@ static int forward(struct model *m, const struct model_replay *replay)
     const int64_t L = main_layers(m);
     const void *mtp_input;
     r->keep.at = r->temp.at = 0;
-    if (tables(r, m->batch.positions) != 0 || stack_fwd(m, replay) != 0
+    if (tables(r, m->placed.positions) != 0 || stack_fwd(m, replay) != 0
         || (r->o->stage != MODEL_TRAIN_INDEXER
-            && head_fwd(&m->head, r, m->hidden, m->batch.targets) != 0))
+            && head_fwd(&m->head, r, m->hidden, m->placed.targets) != 0))
         return r->err->code;
     if (!r->o->mtp)
         return 0;
@@ -89,12 +98,8 @@ static int forward(struct model *m, const struct model_replay *replay)
 #ifdef MUTATE_MTP_RAW_HIDDEN
     mtp_input = m->last;
 #endif
-    if (!r->dry) {
-        mtp_shift(m->mtp_ids, m->batch.ids, r->cu_seqlens, r->S, 0);
-        mtp_shift(m->mtp_targets, m->batch.targets, r->cu_seqlens, r->S, -100);
-    }
-    return mtp_fwd(&m->mtp, r, &m->embedding, mtp_input, m->mtp_ids, m->mtp_targets,
-        replay && replay->index ? replay->index[L] : NULL,
+    return mtp_fwd(&m->mtp, r, &m->embedding, mtp_input, m->placed.mtp_ids,
+        m->placed.mtp_targets, replay && replay->index ? replay->index[L] : NULL,
         replay && replay->expert ? replay->expert[L] : NULL);
 }
 
@@ -145,7 +150,7 @@ static int backward(struct model *m, const struct model_scale *scale)
         d1 = d2;
         d2 = swap;
     }
-    return mtp_embedding_bwd(r, &m->embedding, m->batch.ids, d2);
+    return mtp_embedding_bwd(r, &m->embedding, m->placed.ids, d2);
 }
 
 /* ---- one step, from outside ------------------------------------------------------------------- */
@@ -170,6 +175,42 @@ static int check_batch(
         if (b->cu_seqlens[s + 1] <= b->cu_seqlens[s])
             return glm_fail(err, GLM_EFORMAT, "sequence %lld of the batch has no tokens",
                 (long long)s);
+    return 0;
+}
+
+/* The batch to where operations read it, in one copy. */
+static int place_batch(struct model *m, struct glm_error *err)
+{
+    const struct model_batch *b = &m->batch;
+    const struct inputs *s = &m->staged;
+    const size_t rows = (size_t)b->tokens * sizeof(int32_t);
+
+    memcpy(s->ids, b->ids, rows);
+    memcpy(s->positions, b->positions, rows);
+    memcpy(s->targets, b->targets, rows);
+    memcpy(s->cu_seqlens, b->cu_seqlens, (size_t)(b->sequences + 1) * sizeof(int32_t));
+    if (m->options.mtp) {
+        mtp_shift(s->mtp_ids, b->ids, b->cu_seqlens, b->sequences, 0);
+        mtp_shift(s->mtp_targets, b->targets, b->cu_seqlens, b->sequences, -100);
+    }
+    if (m->k->host)
+        return 0;
+    return m->k->to_device(m->placed.block, s->block, m->inputs_bytes, m->stream, err);
+}
+
+/* Rows of each expert, so that counting them later needs no copy. */
+static int read_offsets(struct model *m, struct glm_error *err)
+{
+    const int64_t n = m->table->config.n_routed_experts + 1;
+
+    for (int64_t i = 0; i < m->losses.layers && !m->k->host; i++) {
+        const struct layer *l = i < main_layers(m) ? &m->layers[i] : &m->mtp.layer;
+        if (!l->dense
+            && m->k->to_host(m->host_offset + i * n, l->moe.offset,
+                   (size_t)n * sizeof(int32_t), m->stream, err)
+                != 0)
+            return (int)err->code;
+    }
     return 0;
 }
 
@@ -205,7 +246,7 @@ static void read_losses(struct model *m)
         l->lm_count = count_targets(m->batch.targets, r->T);
         if (r->o->mtp) {
             l->mtp_sum = head_sum(r, m->mtp.head.loss);
-            l->mtp_count = count_targets(m->mtp_targets, r->T);
+            l->mtp_count = count_targets(m->staged.mtp_targets, r->T);
         }
     }
     if (r->o->inference)
@@ -222,11 +263,14 @@ int model_forward(struct model *m, const struct model_batch *batch,
     m->batch = *batch;
     r->T = batch->tokens;
     r->S = batch->sequences;
-    r->cu_seqlens = batch->cu_seqlens;
+    r->cu_seqlens = m->placed.cu_seqlens;
     r->err = err;
-    if (forward(m, replay) != 0 || m->k->stream_wait(m->stream, err) != 0)
+    if (place_batch(m, err) != 0 || forward(m, replay) != 0
+        || m->k->stream_wait(m->stream, err) != 0 || read_offsets(m, err) != 0)
         return glm_within(err, "forward");
     read_losses(m);
+    if (err->code != GLM_OK)
+        return glm_within(err, "forward");
     m->recorded = !m->options.inference;
     return 0;
 }
@@ -241,7 +285,7 @@ int model_backward(
     if (backward(m, scale) != 0 || m->k->stream_wait(m->stream, err) != 0)
         return glm_within(err, "backward");
     read_kl(m);
-    return 0;
+    return (int)err->code;
 }
 
 /* ---- making it -------------------------------------------------------------------------------- */
@@ -302,22 +346,55 @@ static void prepare_run(
         .T = o->max_tokens,
         .S = o->max_sequences,
         .dry = dry,
+        .host_rows = m->host_rows,
         .K = c->index_topk < o->max_tokens ? c->index_topk : o->max_tokens};
+}
+
+static void cut(struct inputs *in, int32_t *block, int64_t tokens)
+{
+    *in = (struct inputs){.block = block,
+        .ids = block,
+        .positions = block + tokens,
+        .targets = block + 2 * tokens,
+        .mtp_ids = block + 3 * tokens,
+        .mtp_targets = block + 4 * tokens,
+        .cu_seqlens = block + 5 * tokens};
+}
+
+static int make_inputs(struct model *m, struct glm_error *err)
+{
+    const int64_t T = m->options.max_tokens;
+    const size_t n = (size_t)(5 * T + m->options.max_sequences + 1);
+    int32_t *const host = calloc(n, sizeof *host);
+    int32_t *device = host;
+
+    m->inputs_bytes = n * sizeof *host;
+    if (host == NULL)
+        return glm_fail(
+            err, GLM_ENOMEM, "no memory for a batch of %lld tokens", (long long)T);
+    cut(&m->staged, host, T);
+    if (!m->k->host && (device = m->k->alloc(m->inputs_bytes, err)) == NULL)
+        device = host;
+    cut(&m->placed, device, T);
+    return (int)err->code;
 }
 
 static int allocate(struct model *m, struct glm_error *err)
 {
-    prepare_run(m, &dry_kernels, true, err);
+    const struct kernels *const k = m->k;
+    prepare_run(m, k->dry != NULL ? k : &dry_kernels, true, err);
     m->batch = (struct model_batch){0};
-    if (forward(m, NULL) != 0
-        || (!m->options.inference && backward(m, &(struct model_scale){0}) != 0))
+    if ((k->dry != NULL && k->dry(m->stream, true, err) != 0) || forward(m, NULL) != 0
+        || (!m->options.inference && backward(m, &(struct model_scale){0}) != 0)
+        || (k->dry != NULL && k->dry(m->stream, false, err) != 0))
         return err->code;
     const size_t keep = m->run.keep.peak, temp = m->run.temp.peak;
-    m->block = aligned_alloc(ARENA_ALIGN, keep + temp);
-    if (!m->block)
-        return glm_fail(
-            err, GLM_ENOMEM, "no memory for the model's buffers, %zu bytes", keep + temp);
-    prepare_run(m, m->k, false, NULL);
+    if (!(m->block = k->alloc(keep + temp, err)))
+        return glm_within(err,
+            "buffers of a step of %lld tokens (what backward needs %zu bytes, the rest "
+            "%zu)",
+            (long long)m->options.max_tokens, keep, temp);
+    prepare_run(m, k, false, NULL);
     m->run.keep = (struct arena){.base = m->block, .size = keep};
     m->run.temp = (struct arena){.base = (char *)m->block + keep, .size = temp};
     return 0;
@@ -336,10 +413,11 @@ int model_new(struct model **out, const struct table *table,
     if (m) {
         m->layers = calloc(layers, sizeof *m->layers);
         m->indexer_sum = calloc(layers, sizeof *m->indexer_sum);
-        m->mtp_ids = calloc((size_t)options->max_tokens, sizeof *m->mtp_ids);
-        m->mtp_targets = calloc((size_t)options->max_tokens, sizeof *m->mtp_targets);
+        m->host_offset = calloc(layers * (size_t)(table->config.n_routed_experts + 1),
+            sizeof *m->host_offset);
+        m->host_rows = calloc((size_t)options->max_tokens, sizeof(double));
     }
-    if (!m || !m->layers || !m->indexer_sum || !m->mtp_ids || !m->mtp_targets) {
+    if (!m || !m->layers || !m->indexer_sum || !m->host_offset || !m->host_rows) {
         glm_fail(err, GLM_ENOMEM, "no memory for a model of %zu layers", layers);
         goto out;
     }
@@ -349,7 +427,8 @@ int model_new(struct model **out, const struct table *table,
     m->options = *options;
     m->losses.layers = (int64_t)layers;
     m->losses.indexer_sum = m->indexer_sum;
-    if (bind_all(m, params, err) != 0 || allocate(m, err) != 0)
+    if (bind_all(m, params, err) != 0 || make_inputs(m, err) != 0
+        || allocate(m, err) != 0)
         goto out;
     m->losses.indexer_layers = options->mtp;
     for (int64_t i = 0; i < table->config.num_hidden_layers; i++)
@@ -365,11 +444,15 @@ void model_free(struct model *m)
 {
     if (!m)
         return;
-    free(m->block);
+    if (m->block)
+        m->k->release(m->block);
+    if (m->placed.block != m->staged.block)
+        m->k->release(m->placed.block);
+    free(m->staged.block);
     free(m->layers);
     free(m->indexer_sum);
-    free(m->mtp_ids);
-    free(m->mtp_targets);
+    free(m->host_offset);
+    free(m->host_rows);
     free(m);
 }
 
@@ -419,6 +502,8 @@ const void *model_mtp_hidden(const struct model *m)
 void model_add_loads(const struct model *m, int64_t layer, int64_t *load)
 {
     const struct layer *l = layer_of(m, layer);
-    for (int64_t e = 0; !l->dense && e < m->table->config.n_routed_experts; e++)
-        load[e] += l->moe.offset[e + 1] - l->moe.offset[e];
+    const int64_t E = m->table->config.n_routed_experts;
+    const int32_t *offset = m->k->host ? l->moe.offset : m->host_offset + layer * (E + 1);
+    for (int64_t e = 0; !l->dense && e < E; e++)
+        load[e] += offset[e + 1] - offset[e];
 }

@@ -56,14 +56,14 @@ struct model_param {
     void *dw; /* acc, +=; NULL only for what the stage freezes and for the router bias */
 };
 
-struct model_batch { /* lives until backward is done */
+struct model_batch { /* the host's memory; lives until backward is done */
     int64_t tokens, sequences;
     const int32_t *ids, *positions; /* [tokens] */
     const int32_t *targets;         /* [tokens], -100: none */
     const int32_t *cu_seqlens;      /* [sequences + 1] */
 };
 
-/* Recorded choices to use instead of the model's own; per layer, MTP layer last. */
+/* Recorded choices to use instead of the model's own; per layer, MTP layer last; the host's memory. */
 struct model_replay {
     const int32_t *const *index; /* [T,K] of a layer that owns an indexer, else NULL */
     /* [T,experts per token] ascending; NULL for dense layers */
@@ -99,7 +99,7 @@ int model_backward(
     struct model *m, const struct model_scale *scale, struct glm_error *err);
 const struct model_losses *model_losses(const struct model *m);
 
-/* Of the last forward, valid until the next. */
+/* Of the last forward, valid until the next; in the backend's memory. */
 int64_t model_keys(const struct model *m); /* K: columns of an index set */
 const int32_t *model_index(const struct model *m, int64_t layer); /* [T,K]; NULL: none */
 const int32_t *model_expert(

@@ -27,6 +27,8 @@ struct run {
     const void *cos, *sin;
     double indexer_scale; /* what KL's gradient is multiplied by */
     bool dry;             /* nothing may be read */
+    void *
+        host_rows; /* [T] acc: what the host looks at, where the backend's memory is not its own */
 };
 
 #define RUN(r, op, ...) ((r)->k->op(&(struct op){__VA_ARGS__}, (r)->stream, (r)->err))

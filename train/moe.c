@@ -18,13 +18,18 @@ static int route(struct moe *m, struct run *r, const void *x, const int32_t *giv
     m->slot = keep_ids(r, r->T * K);
     m->row = keep_ids(r, r->T * K);
     m->offset = keep_ids(r, E + 1);
-    m->expert = given ? given : expert;
+    m->expert = expert;
+    if (given
+        && r->k->to_device(
+               expert, given, (size_t)(r->T * K) * sizeof *expert, r->stream, r->err)
+            != 0)
+        return r->err->code;
     if (linear_fwd_acc(r, &m->router, x, logit) == 0
-        && RUN(r, router_fwd, .score = m->score, .weight = m->weight,
-               .expert = given ? (int32_t *)(uintptr_t)given : expert, .logit = logit,
-               .bias = m->bias, .T = r->T, .E = E, .K = K, .groups = c->n_group,
-               .topk_groups = c->topk_group, .factor = c->routed_scaling_factor,
-               .norm = c->norm_topk_prob, .given = given != NULL, .dtype = r->dtype)
+        && RUN(r, router_fwd, .score = m->score, .weight = m->weight, .expert = expert,
+               .logit = logit, .bias = m->bias, .T = r->T, .E = E, .K = K,
+               .groups = c->n_group, .topk_groups = c->topk_group,
+               .factor = c->routed_scaling_factor, .norm = c->norm_topk_prob,
+               .given = given != NULL, .dtype = r->dtype)
             == 0)
         (void)RUN(r, moe_plan, .token = m->token, .slot = m->slot, .row = m->row,
             .offset = m->offset, .expert = m->expert, .T = r->T, .E = E, .K = K);

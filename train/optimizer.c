@@ -231,14 +231,20 @@ int optimizer_new(struct optimizer **out, struct params *p,
             goto out;
     const size_t moments = bytes.adamw + bytes.muon;
     o->leaves = calloc((size_t)o->first_leaf[p->count] + 1, sizeof *o->leaves);
-    o->arena = aligned_alloc(ALIGN, moments + ALIGN);
-    if (o->leaves == NULL || o->arena == NULL) {
-        glm_fail(err, GLM_ENOMEM,
-            "no memory for optimizer state: %zu bytes (AdamW %zu, Muon %zu)", bytes.total,
-            bytes.adamw, bytes.muon);
+    const size_t leaves = ((size_t)o->first_leaf[p->count] + 1) * sizeof *o->leaves;
+    if (o->leaves == NULL) {
+        glm_fail(err, GLM_ENOMEM, "no memory for the norm's leaves");
         goto out;
     }
-    memset(o->arena, 0, moments);
+    if ((o->arena = p->home.k->alloc(moments + ALIGN + leaves, err)) == NULL
+        || p->home.k->zero(o->arena, moments, p->home.stream, err) != 0) {
+        glm_within(err, "the optimizer's state (AdamW %zu bytes, Muon %zu)", bytes.adamw,
+            bytes.muon);
+        goto out;
+    }
+    o->device_leaves = home_is_host(&p->home)
+        ? o->leaves
+        : (double *)(void *)((char *)o->arena + aligned(moments));
     place(o);
     *out = o;
     return 0;
@@ -258,7 +264,8 @@ void optimizer_free(struct optimizer *o)
     free(o->steps);
     free(o->first_leaf);
     free(o->leaves);
-    free(o->arena);
+    if (o->arena != NULL)
+        o->p->home.k->release(o->arena);
     free(o->text);
     free(o);
 }
@@ -283,17 +290,27 @@ int optimizer_leaves(struct optimizer *o, int64_t i, const struct kernels *k,
 
     if (o->group[i] < 0)
         return 0;
-    return k->sum_squares(&(struct sum_squares){.out = o->leaves + o->first_leaf[i],
-                              .x = o->p->p[i].grad,
-                              .B = d[0],
-                              .R = d[1],
-                              .C = d[2],
-                              .batch_stride = d[1] * d[2],
-                              .row_stride = d[2],
-                              .tile_rows = g->tile[1],
-                              .tile_cols = g->tile[2],
-                              .dtype = o->p->acc},
+    return k->sum_squares(
+        &(struct sum_squares){.out = o->device_leaves + o->first_leaf[i],
+            .x = o->p->p[i].grad,
+            .B = d[0],
+            .R = d[1],
+            .C = d[2],
+            .batch_stride = d[1] * d[2],
+            .row_stride = d[2],
+            .tile_rows = g->tile[1],
+            .tile_cols = g->tile[2],
+            .dtype = o->p->acc},
         stream, err);
+}
+
+static int fetch_leaves(struct optimizer *o, struct glm_error *err)
+{
+    const size_t n = (size_t)o->first_leaf[o->p->count];
+    return home_get(&o->p->home, o->device_leaves, n * sizeof *o->leaves, o->leaves, err)
+            != NULL
+        ? 0
+        : (int)err->code;
 }
 
 static int norms(struct optimizer *o, const struct optimizer_step *step,
@@ -303,7 +320,8 @@ static int norms(struct optimizer *o, const struct optimizer_step *step,
     for (int64_t i = 0; i < o->p->count; i++)
         if (optimizer_leaves(o, i, k, stream, err) != 0)
             return err->code;
-    if (k->stream_wait(stream, err) != 0 || optimizer_check_leaves(o, err) != 0)
+    if (k->stream_wait(stream, err) != 0 || fetch_leaves(o, err) != 0
+        || optimizer_check_leaves(o, err) != 0)
         return err->code;
     *r = (struct optimizer_report){.mtp_clip = 1};
     r->norm = gradnorm_fold(o->leaves, o->first_leaf, o->group, 0, o->p->count)
@@ -409,9 +427,11 @@ int optimizer_update(struct optimizer *o, const struct optimizer_step *step,
     if (norms(o, step, k, stream, report, err) != 0)
         return err->code;
     for (int64_t i = 0; i < o->p->count; i++) {
-        if (o->p->p[i].routed != NULL)
-            optimizer_move_bias(
-                &o->p->p[i], o->options.bias_rate, o->options.bias_fp32_count);
+        if (o->p->p[i].routed != NULL
+            && optimizer_move_bias(o->p, &o->p->p[i], o->options.bias_rate,
+                   o->options.bias_fp32_count, err)
+                != 0)
+            return (int)err->code;
         if (o->group[i] < 0)
             continue;
         const double clip = o->group[i] == 1 ? report->mtp_clip : report->clip;
@@ -422,4 +442,21 @@ int optimizer_update(struct optimizer *o, const struct optimizer_step *step,
             return err->code;
     }
     return k->stream_wait(stream, err);
+}
+
+int optimizer_reserve(struct optimizer *o, const struct kernels *k, glm_stream stream,
+    struct glm_error *err)
+{
+    const struct rates none = {0};
+
+    if (k->dry == NULL || k->dry(stream, true, err) != 0)
+        return (int)err->code;
+    for (int64_t i = 0; i < o->p->count; i++)
+        if (o->group[i] >= 0
+            && (optimizer_leaves(o, i, k, stream, err) != 0
+                || (o->plan[i].muon ? muon_update : adamw_update)(
+                       o, i, &none, k, stream, err)
+                    != 0))
+            return (int)err->code;
+    return k->dry(stream, false, err);
 }

@@ -108,6 +108,10 @@ struct optimizer_report {
     double mtp_norm, mtp_clip; /* with mtp_apart; else 0 and 1 */
 };
 
+/* Counts the scratch memory that updates will take from the backend, and gets it. */
+int optimizer_reserve(struct optimizer *o, const struct kernels *k, glm_stream stream,
+    struct glm_error *err);
+
 /* GLM_EFORMAT "gradient of X, element [r,c], is nan": nothing has changed. */
 int optimizer_update(struct optimizer *o, const struct optimizer_step *step,
     const struct kernels *k, glm_stream stream, struct optimizer_report *report,

@@ -3,13 +3,24 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- gradients that are no numbers ------------------------------------------------------------ */
 
 static double grad_at(const struct optimizer *o, int64_t i, int64_t at)
 {
+    double room = NAN;
+    struct glm_error unused = {0};
+    const size_t size = glm_dtype_size(o->p->acc);
     const void *g = o->p->p[i].grad;
 
+    if (!home_is_host(&o->p->home)) {
+        g = home_get(
+            &o->p->home, (const char *)g + (size_t)at * size, size, &room, &unused);
+        at = 0;
+        if (g == NULL)
+            return NAN;
+    }
     return o->p->acc == GLM_F64 ? ((const double *)g)[at]
                                 : (double)((const float *)g)[at];
 }
@@ -58,12 +69,19 @@ int optimizer_check_leaves(const struct optimizer *o, struct glm_error *err)
 
 /* ---- router bias (spec/training.md 3.2) ------------------------------------------------------- */
 
-void optimizer_move_bias(const struct param *p, double rate, bool fp32_count)
+int optimizer_move_bias(const struct params *ps, const struct param *p, double rate,
+    bool fp32_count, struct glm_error *err)
 {
-    float *b = p->w;
+    const size_t bytes = (size_t)p->count * sizeof(float);
+    float *const copy = home_is_host(&ps->home) ? p->w : malloc(bytes);
+    float *b = copy;
     int64_t sum = 0;
     float sum32 = 0;
 
+    if (copy == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory for a router's bias");
+    if (home_get(&ps->home, p->w, bytes, copy, err) == NULL)
+        goto out;
     for (int64_t e = 0; e < p->count; e++) {
         sum += p->routed[e];
         sum32 += (float)p->routed[e];
@@ -78,4 +96,10 @@ void optimizer_move_bias(const struct param *p, double rate, bool fp32_count)
         b[e] += (float)rate * (float)sign;
         p->routed[e] = 0;
     }
+    if (copy != p->w)
+        home_put(&ps->home, p->w, copy, bytes, err);
+out:
+    if (copy != p->w)
+        free(copy);
+    return (int)err->code;
 }

@@ -18,7 +18,9 @@ struct optimizer {
     signed char *group;  /* whose norm a gradient counts in: 0, 1 MTP apart, -1 none */
     int64_t *steps;      /* updates so far */
     int64_t *first_leaf; /* [tensors + 1] */
-    double *leaves;
+    double *leaves;      /* the host's */
+    double *
+        device_leaves; /* where the operation puts them: leaves, or the device's memory */
     double coeff[MUON_STEPS][3];
     int coeff_steps;
     void *arena; /* moments and leaves */
@@ -33,6 +35,7 @@ char *optimizer_text(const struct optimizer_options *o, size_t *size);
 int optimizer_check_leaves(const struct optimizer *o, struct glm_error *err);
 
 /* b += rate * sign(mean tokens - tokens) from p->routed, which is zeroed. */
-void optimizer_move_bias(const struct param *p, double rate, bool fp32_count);
+int optimizer_move_bias(const struct params *ps, const struct param *p, double rate,
+    bool fp32_count, struct glm_error *err);
 
 #endif

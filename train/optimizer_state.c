@@ -97,7 +97,8 @@ static int add_section(struct optimizer *o, enum ckpt_section s, struct train_te
         const bool here = o->group[i] >= 0 && o->plan[i].muon == (s == SECTION_MOMENTUM);
         void *data = s == SECTION_V ? o->moments[i].v : o->moments[i].m;
         if (here
-            && tensors_add_entry(t, s, o->p->p[i].entry, o->p->acc, data, false, err)
+            && tensors_add_entry(
+                   t, s, o->p->p[i].entry, o->p->acc, data, &o->p->home, false, err)
                 != 0)
             return err->code;
     }
@@ -171,8 +172,8 @@ static int load_one(struct optimizer *o, struct reader *r, const struct train_te
         return glm_fail(err, GLM_EFORMAT,
             "%s/%s: not in the checkpoint although it has had %lld updates",
             section_name(t->section), t->name, (long long)o->steps[i]);
-    memset(t->data, 0, (size_t)tensors_elements(t) * glm_dtype_size(t->dtype));
-    return 0;
+    return home_zero(
+        t->home, t->data, (size_t)tensors_elements(t) * glm_dtype_size(t->dtype), err);
 }
 
 int optimizer_load(struct optimizer *o, struct reader *r, struct glm_error *err)

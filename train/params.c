@@ -73,9 +73,10 @@ int params_plan(struct params_bytes *out, const struct table *t,
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
-/* The arena: | model copies | masters | gradients and counts |, each in table order. */
+/* The arena: | model copies | masters | gradients |, each in table order. */
 static void place(struct params *p, const struct params_bytes *b)
 {
+    int64_t *counts = p->counts;
     char *model = p->arena, *master = model + b->model, *gradient = master + b->master;
 
     p->grads_at = b->model + b->master;
@@ -93,13 +94,25 @@ static void place(struct params *p, const struct params_bytes *b)
         if (one->trained)
             one->master = part.master > 0 ? master : model;
         if (one->trained && bias)
-            one->routed = (int64_t *)(void *)gradient;
+            one->routed = counts;
         else if (one->trained)
             one->grad = gradient;
         model += part.model;
         master += part.master;
         gradient += part.gradient;
+        counts += one->routed != NULL ? one->count : 0;
     }
+    p->counted = counts - p->counts;
+}
+
+static size_t router_counts(const struct table *t)
+{
+    size_t n = 0;
+
+    for (int64_t i = 0; i < t->count; i++)
+        n += t->entries[i].optimizer == OPT_ROUTER_BIAS ? (size_t)elements(&t->entries[i])
+                                                        : 0;
+    return n;
 }
 
 int params_new(struct params **out, const struct table *t, const struct params_options *o,
@@ -113,19 +126,29 @@ int params_new(struct params **out, const struct table *t, const struct params_o
         return err->code;
     if ((p = calloc(1, sizeof *p)) == NULL
         || (p->p = calloc((size_t)t->count + 1, sizeof *p->p)) == NULL
-        || (p->arena = aligned_alloc(ALIGN, b.total + ALIGN)) == NULL) {
+        || (p->counts = calloc(router_counts(t) + 1, sizeof *p->counts)) == NULL) {
         params_free(p);
-        return glm_fail(err, GLM_ENOMEM,
-            "no memory for the parameters: %zu bytes (weights %zu, masters %zu, "
-            "gradients %zu)",
-            b.total, b.model, b.master, b.gradient);
+        return glm_fail(err, GLM_ENOMEM, "no memory for a list of %lld parameters",
+            (long long)t->count);
     }
     p->table = t;
     p->options = *o;
+    p->home = o->home;
+    if (p->home.k == NULL)
+        p->home.k = kernels_find("cpu");
     p->acc = acc_of(o);
     p->count = t->count;
+    if ((p->arena = p->home.k->alloc(b.total + ALIGN, err)) == NULL) {
+        glm_within(err, "the parameters (weights %zu bytes, masters %zu, gradients %zu)",
+            b.model, b.master, b.gradient);
+        params_free(p);
+        return (int)err->code;
+    }
     place(p, &b);
-    params_zero_grads(p);
+    if (params_zero_grads(p, err) != 0) {
+        params_free(p);
+        return (int)err->code;
+    }
     *out = p;
     return 0;
 }
@@ -134,22 +157,28 @@ void params_free(struct params *p)
 {
     if (p == NULL)
         return;
-    free(p->arena);
+    if (p->arena != NULL)
+        p->home.k->release(p->arena);
+    free(p->counts);
     free(p->p);
     free(p);
 }
 
-void params_zero_grads(struct params *p)
+int params_zero_grads(struct params *p, struct glm_error *err)
 {
-    memset((char *)p->arena + p->grads_at, 0, p->grads_bytes);
+    memset(p->counts, 0, (size_t)p->counted * sizeof *p->counts);
+    return home_zero(&p->home, (char *)p->arena + p->grads_at, p->grads_bytes, err);
 }
 
-void params_round(struct params *p, int64_t i)
+int params_round(struct params *p, int64_t i, struct glm_error *err)
 {
     const struct param *one = &p->p[i];
+    const struct convert c = {
+        .y = one->w, .x = one->master, .n = one->count, .from = p->acc, .to = one->dtype};
 
-    if (one->master != NULL && one->master != one->w)
-        tensors_cast(one->w, one->dtype, one->master, p->acc, one->count);
+    if (one->master == NULL || one->master == one->w)
+        return 0;
+    return p->home.k->convert(&c, p->home.stream, err);
 }
 
 /* ---- values ----------------------------------------------------------------------------------- */
@@ -170,9 +199,9 @@ static bool ends_in(const char *name, const char *end)
     return n >= k && strcmp(name + n - k, end) == 0;
 }
 
-static void init_one(struct params *p, int64_t i, uint32_t seed)
+static int init_one(struct params *p, int64_t i, uint32_t seed, struct glm_error *err)
 {
-    enum { CHUNK = 4096 };
+    enum { CHUNK = 1 << 16 };
     const struct param *one = &p->p[i];
     const struct table_entry *e = one->entry;
     const bool random = e->rank >= 2;
@@ -180,8 +209,13 @@ static void init_one(struct params *p, int64_t i, uint32_t seed)
     const struct random_stream s = random_open(seed, "init", e->name);
     enum glm_dtype type;
     char *to = source_of_truth(p, one, &type);
-    float chunk[CHUNK];
+    float *const chunk = malloc(CHUNK * sizeof *chunk);
+    double *const cast = malloc(CHUNK * sizeof *cast); /* room for any type */
 
+    if (chunk == NULL || cast == NULL) {
+        glm_fail(err, GLM_ENOMEM, "no memory for first weights");
+        goto out;
+    }
     for (int k = 0; k < CHUNK; k++)
         chunk[k] = bias ? 0 : 1;
     for (int64_t at = 0; at < one->count; at += CHUNK) {
@@ -189,15 +223,25 @@ static void init_one(struct params *p, int64_t i, uint32_t seed)
         if (random)
             random_normal_f32(&s, (uint64_t)at, (uint64_t)n, 0,
                 p->table->config.initializer_range, chunk);
-        tensors_cast(to + (size_t)at * glm_dtype_size(type), type, chunk, GLM_F32, n);
+        tensors_cast(cast, type, chunk, GLM_F32, n);
+        if (home_put(&p->home, to + (size_t)at * glm_dtype_size(type), cast,
+                (size_t)n * glm_dtype_size(type), err)
+            != 0)
+            goto out;
     }
-    params_round(p, i);
+    params_round(p, i, err);
+out:
+    free(chunk);
+    free(cast);
+    return (int)err->code;
 }
 
-void params_init(struct params *p, uint32_t seed)
+int params_init(struct params *p, uint32_t seed, struct glm_error *err)
 {
     for (int64_t i = 0; i < p->count; i++)
-        init_one(p, i, seed);
+        if (init_one(p, i, seed, err) != 0)
+            return (int)err->code;
+    return 0;
 }
 
 int params_load(struct params *p, struct reader *r, struct glm_error *err)
@@ -210,14 +254,15 @@ int params_load(struct params *p, struct reader *r, struct glm_error *err)
         /* A frozen BF16 weight is taken as it is stored, all else as exactly as it is there. */
         const bool master = type != GLM_BF16 && tensors_there(r, SECTION_MASTER, e->name);
         struct train_tensors t = {0};
-        tensors_add_entry(
-            &t, master ? SECTION_MASTER : SECTION_WEIGHT, e, type, to, false, err);
+        tensors_add_entry(&t, master ? SECTION_MASTER : SECTION_WEIGHT, e, type, to,
+            &p->home, false, err);
         if (err->code == GLM_OK)
             tensors_read(&t.list[0], r, true, err);
         tensors_clear(&t);
         if (err->code != GLM_OK)
             return err->code;
-        params_round(p, i);
+        if (params_round(p, i, err) != 0)
+            return err->code;
     }
     return 0;
 }
@@ -227,15 +272,16 @@ int params_state(const struct params *p, struct train_tensors *t, struct glm_err
     for (int64_t i = 0; i < p->count; i++) {
         const struct param *one = &p->p[i];
         const bool own = one->master != NULL && one->master != one->w;
-        if (tensors_add_entry(t, SECTION_WEIGHT, one->entry, one->dtype, one->w, own, err)
+        if (tensors_add_entry(
+                t, SECTION_WEIGHT, one->entry, one->dtype, one->w, &p->home, own, err)
             != 0)
             return err->code;
     }
     for (int64_t i = 0; i < p->count; i++) {
         const struct param *one = &p->p[i];
         if (one->master != NULL && one->master != one->w
-            && tensors_add_entry(
-                   t, SECTION_MASTER, one->entry, p->acc, one->master, false, err)
+            && tensors_add_entry(t, SECTION_MASTER, one->entry, p->acc, one->master,
+                   &p->home, false, err)
                 != 0)
             return err->code;
     }

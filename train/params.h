@@ -20,6 +20,7 @@ enum params_trained { /* spec/training.md 1.7 */
 struct params_options {
     enum glm_dtype dtype; /* BF16, F32, F64 */
     enum params_trained trained;
+    struct home home; /* where they lie; k NULL: the host */
 };
 
 struct param {
@@ -32,7 +33,7 @@ struct param {
     void *grad;   /* acc; NULL if frozen and for a router bias */
     int64_t
         *routed; /* [E] tokens per expert since the last update; NULL but for a trained
-                             router bias */
+                             router bias; the host's memory */
 };
 
 struct params {
@@ -41,8 +42,11 @@ struct params {
     enum glm_dtype acc; /* of masters and gradients */
     int64_t count;
     struct param *p; /* [count], table order */
+    struct home home;
     void *arena;
-    size_t grads_at, grads_bytes; /* gradients and counts lie together in the arena */
+    size_t grads_at, grads_bytes; /* gradients lie together in the arena */
+    int64_t *counts;              /* the host's: all `routed`, one behind the other */
+    int64_t counted;
 };
 
 struct params_bytes { /* with what alignment costs */
@@ -64,14 +68,14 @@ void params_free(struct params *p);
 /* Seeded weights that depend on no topology: element i of a tensor is random_normal of
  * (seed, "init", logical name, i), in F32, times initializer_range for matrices; a norm's weight is
  * 1; biases and router biases are 0. A stack counts through its experts. F64 has the same values. */
-void params_init(struct params *p, uint32_t seed);
+int params_init(struct params *p, uint32_t seed, struct glm_error *err);
 
 /* From a checkpoint: masters where it has them, else weights; BF16, F16, F32 and F64 are converted. */
 int params_load(struct params *p, struct reader *r, struct glm_error *err);
 
 /* w = rounded masters (nothing to do where w is the master). Tensor i alone. */
-void params_round(struct params *p, int64_t i);
-void params_zero_grads(struct params *p);
+int params_round(struct params *p, int64_t i, struct glm_error *err);
+int params_zero_grads(struct params *p, struct glm_error *err);
 
 /* Adds weights, and masters where there are, to the list. */
 int params_state(const struct params *p, struct train_tensors *t, struct glm_error *err);

@@ -231,7 +231,7 @@ const struct recipe_key recipe_keys[] = {
     GLM_WORD("packing", data.packing, "stream", "stream|documents", NULL,
         "a sample: so many rows of a stream of documents, or whole documents"),
     GLM_INT("end_token", data.end_id, NULL, 0, "what ends a document, for eod_mask_loss; the configuration's first eos_token_id"),
-    GLM_WORD("device", train.device, "auto", "auto|cpu|cuda", "auto|cpu", "what computes"),
+    GLM_WORD("device", train.device, "auto", "auto|cpu|cuda", "auto|cpu|cuda", "what computes"),
     GLM_WORD("norm_scope", train.norm_scope, "global", "global", NULL,
         "one gradient norm over all parameters"),
     GLM_BOOL("canonical", train.canonical, "false", NULL, "sums in an order that no layout changes"),

@@ -193,7 +193,8 @@ static int set_int(struct recipe *r, struct recipe_value *v, const struct yamltr
     char wanted[96];
     int64_t x;
     if (k->max < 9e15)
-        snprintf(wanted, sizeof wanted, "a whole number from %.0f to %.0f", k->min, k->max);
+        snprintf(
+            wanted, sizeof wanted, "a whole number from %.0f to %.0f", k->min, k->max);
     else
         snprintf(wanted, sizeof wanted, "a whole number of at least %.0f", k->min);
     if (n->kind != YAMLTREE_SCALAR || !read_int(n->text, &x) || (double)x < k->min

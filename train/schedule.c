@@ -160,7 +160,8 @@ int schedule_same(const struct schedule *s, const double stored[SCHEDULE_NUMBERS
     for (int i = 0; i < SCHEDULE_NUMBERS; i++)
         if (memcmp(&own[i], &stored[i], sizeof own[i]) != 0)
             return glm_fail(err, GLM_EUSAGE,
-                "schedule: %s is %s in the checkpoint and %s here; a run goes on with the "
+                "schedule: %s is %s in the checkpoint and %s here; a run goes on with "
+                "the "
                 "schedule it began with",
                 numbers[i], number_print(stored[i], a, sizeof a),
                 number_print(own[i], b, sizeof b));

@@ -90,11 +90,36 @@ static struct rect band_at(const struct tile_grid *g, int64_t band)
     return (struct rect){.lo = {e, row, 0}, .hi = {e + 1, end, g->dims[2]}};
 }
 
-static const unsigned char *band_data(
-    const struct train_tensor *t, const struct tile_grid *g, const struct rect *band)
+static size_t band_room(const struct train_tensor *t, const struct tile_grid *g)
+{
+    return (size_t)(g->tile[1] * g->dims[2]) * glm_dtype_size(t->dtype) + 1;
+}
+
+/* Room for the largest band of the list, where the host cannot look at the arrays themselves. */
+static int bands_buf(const struct train_tensors *all, void **buf, struct glm_error *err)
+{
+    size_t room = 0;
+
+    *buf = NULL;
+    for (int64_t i = 0; i < all->count; i++) {
+        const struct tile_grid g = state_grid(&all->list[i]);
+        if (!home_is_host(all->list[i].home) && band_room(&all->list[i], &g) > room)
+            room = band_room(&all->list[i], &g);
+    }
+    if (room > 0 && (*buf = malloc(room)) == NULL)
+        return glm_fail(
+            err, GLM_ENOMEM, "no memory to look at the state: %zu bytes", room);
+    return 0;
+}
+
+/* NULL with a sentence: the device did not give it. */
+static const unsigned char *band_data(const struct train_tensor *t,
+    const struct tile_grid *g, const struct rect *band, void *buf, struct glm_error *err)
 {
     const int64_t first = (band->lo[0] * g->dims[1] + band->lo[1]) * g->dims[2];
-    return (const unsigned char *)t->data + (size_t)first * glm_dtype_size(t->dtype);
+    const size_t size = glm_dtype_size(t->dtype);
+    return home_get(t->home, (const unsigned char *)t->data + (size_t)first * size,
+        (size_t)rect_count(band) * size, buf, err);
 }
 
 static int64_t bands(const struct tile_grid *g)
@@ -102,15 +127,26 @@ static int64_t bands(const struct tile_grid *g)
     return tile_count(g) > 0 ? g->count[0] * g->count[1] : 0;
 }
 
-void state_hash(const struct train_tensor *t, unsigned char *digests)
+int state_hash(
+    const struct train_tensor *t, unsigned char *digests, struct glm_error *err)
 {
+    const struct train_tensors alone = {
+        .list = (struct train_tensor *)(uintptr_t)t, .count = 1};
     const struct tile_grid g = state_grid(t);
+    void *buf;
 
+    if (bands_buf(&alone, &buf, err) != 0)
+        return (int)err->code;
     for (int64_t b = 0; b < bands(&g); b++) {
         const struct rect at = band_at(&g, b);
-        reader_hash_tiles(&g, &at, glm_dtype_size(t->dtype), band_data(t, &g, &at),
+        const unsigned char *const data = band_data(t, &g, &at, buf, err);
+        if (data == NULL)
+            break;
+        reader_hash_tiles(&g, &at, glm_dtype_size(t->dtype), data,
             digests + (size_t)(b * g.count[2]) * DIGEST_SIZE);
     }
+    free(buf);
+    return (int)err->code;
 }
 
 /* ---- numbers ---------------------------------------------------------------------------------- */
@@ -121,15 +157,15 @@ static uint64_t exponent_of(enum glm_dtype t)
     return t == GLM_BF16 ? 0x7F80 : t == GLM_F32 ? 0x7F800000 : 0x7FF0000000000000;
 }
 
-static uint64_t bits_at(const struct train_tensor *t, int64_t i)
+static uint64_t bits_at(enum glm_dtype type, const void *data, int64_t i)
 {
-    switch (t->dtype) {
+    switch (type) {
     case GLM_BF16:
-        return ((const uint16_t *)t->data)[i];
+        return ((const uint16_t *)data)[i];
     case GLM_F32:
-        return ((const uint32_t *)t->data)[i];
+        return ((const uint32_t *)data)[i];
     default:
-        return ((const uint64_t *)t->data)[i];
+        return ((const uint64_t *)data)[i];
     }
 }
 
@@ -138,20 +174,41 @@ static bool is_real(enum glm_dtype t)
     return t == GLM_BF16 || t == GLM_F32 || t == GLM_F64;
 }
 
-int state_check(const struct state *s, struct glm_error *err)
+static int check_one(const struct train_tensor *t, void *buf, struct glm_error *err)
 {
-    for (int64_t i = 0; i < s->tensors.count; i++) {
-        const struct train_tensor *t = &s->tensors.list[i];
-        const uint64_t ones = exponent_of(t->dtype);
-        if (t->entry == NULL || t->derived || !is_real(t->dtype))
-            continue;
-        const int64_t n = tensors_elements(t);
+    const struct tile_grid g = state_grid(t);
+    const uint64_t ones = exponent_of(t->dtype);
+    int64_t seen = 0;
+
+    for (int64_t b = 0; b < bands(&g); b++) {
+        const struct rect at = band_at(&g, b);
+        const void *const data = band_data(t, &g, &at, buf, err);
+        const int64_t n = rect_count(&at);
+        if (data == NULL)
+            return (int)err->code;
         for (int64_t k = 0; k < n; k++)
-            if ((bits_at(t, k) & ones) == ones)
-                return glm_fail(err, GLM_EMISMATCH, "%s/%s, element %lld, is not a finite number",
-                    section_name(t->section), t->name, (long long)k);
+            if ((bits_at(t->dtype, data, k) & ones) == ones)
+                return glm_fail(err, GLM_EMISMATCH,
+                    "%s/%s, element %lld, is not a finite number",
+                    section_name(t->section), t->name, (long long)(seen + k));
+        seen += n;
     }
     return GLM_OK;
+}
+
+int state_check(const struct state *s, struct glm_error *err)
+{
+    void *buf;
+
+    if (bands_buf(&s->tensors, &buf, err) != 0)
+        return (int)err->code;
+    for (int64_t i = 0; i < s->tensors.count && err->code == GLM_OK; i++) {
+        const struct train_tensor *t = &s->tensors.list[i];
+        if (t->entry != NULL && !t->derived && is_real(t->dtype))
+            check_one(t, buf, err);
+    }
+    free(buf);
+    return (int)err->code;
 }
 
 /* ---- saving ----------------------------------------------------------------------------------- */
@@ -189,7 +246,7 @@ out:
 }
 
 static int put(struct writer *w, const struct train_tensor *t, int64_t index,
-    struct writer_scratch *scratch, struct glm_error *err)
+    struct writer_scratch *scratch, void *buf, struct glm_error *err)
 {
     const struct tile_grid g = state_grid(t);
     unsigned char *digests =
@@ -199,7 +256,9 @@ static int put(struct writer *w, const struct train_tensor *t, int64_t index,
         return glm_fail(err, GLM_ENOMEM, "%s: no memory for digests", t->name);
     for (int64_t b = 0; err->code == GLM_OK && b < bands(&g); b++) {
         const struct rect at = band_at(&g, b);
-        const unsigned char *data = band_data(t, &g, &at);
+        const unsigned char *data = band_data(t, &g, &at, buf, err);
+        if (data == NULL)
+            break;
         if (t->derived) {
             reader_hash_tiles(&g, &at, glm_dtype_size(t->dtype), data, digests);
             writer_note(w, index, &at, digests, err);
@@ -241,10 +300,13 @@ int state_save(struct state *s, const struct state_save *o, struct glm_error *er
     struct writer *w = NULL;
     struct writer_scratch *scratch = writer_scratch_new();
     struct manifest *m = plan(s, o, err);
+    void *buf = NULL;
     bool resumed;
 
     if (scratch == NULL)
         glm_fail(err, GLM_ENOMEM, "%s: no memory", o->path);
+    if (err->code == GLM_OK)
+        bands_buf(&s->tensors, &buf, err);
     if (err->code != GLM_OK) {
         if (m != NULL)
             manifest_free(m);
@@ -256,12 +318,13 @@ int state_save(struct state *s, const struct state_save *o, struct glm_error *er
     if (writer_open(&w, m, &work, &resumed, err) != GLM_OK)
         goto out;
     for (int64_t i = 0; i < s->tensors.count; i++)
-        if (put(w, &s->tensors.list[i], i, scratch, err) != GLM_OK)
+        if (put(w, &s->tensors.list[i], i, scratch, buf, err) != GLM_OK)
             goto out;
     if (writer_commit(w, err) == GLM_OK)
         w = NULL;
 out:
     writer_close(w);
+    free(buf);
     writer_scratch_free(scratch);
     return (int)err->code;
 }

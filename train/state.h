@@ -62,6 +62,7 @@ int state_load(struct state *s, struct reader *r, const struct glm_events *event
 /* Digests of a tensor's canonical tiles, in their order, as a checkpoint of the state would have. */
 int64_t state_tiles(const struct train_tensor *t);
 struct tile_grid state_grid(const struct train_tensor *t);
-void state_hash(const struct train_tensor *t, unsigned char *digests);
+int state_hash(
+    const struct train_tensor *t, unsigned char *digests, struct glm_error *err);
 
 #endif

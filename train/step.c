@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "kernels/base/bf16.h"
 
@@ -51,11 +52,36 @@ static double expert_load(const struct trainer *t)
 
 /* ---- not a number ----------------------------------------------------------------------------- */
 
-static double weight_at(const struct param *p, int64_t i)
+static double weight_at(const struct param *p, const void *w, int64_t i)
 {
-    return p->dtype == GLM_BF16 ? (double)bf16_to_f32(((const uint16_t *)p->w)[i])
-        : p->dtype == GLM_F32   ? (double)((const float *)p->w)[i]
-                                : ((const double *)p->w)[i];
+    return p->dtype == GLM_BF16 ? (double)bf16_to_f32(((const uint16_t *)w)[i])
+        : p->dtype == GLM_F32   ? (double)((const float *)w)[i]
+                                : ((const double *)w)[i];
+}
+
+/* Fails if a weight of tensor i is no number. */
+static int check_weight(
+    struct trainer *t, int64_t i, const char *what, double value, struct glm_error *err)
+{
+    const struct param *const p = &t->params->p[i];
+    const size_t bytes = (size_t)p->count * glm_dtype_size(p->dtype);
+    void *const buf = home_is_host(&t->params->home) ? NULL : malloc(bytes + 1);
+    struct glm_error unread = {0};
+    const void *const w = home_is_host(&t->params->home) ? p->w
+        : buf != NULL ? home_get(&t->params->home, p->w, bytes, buf, &unread)
+                      : NULL;
+
+    for (int64_t k = 0; w != NULL && k < p->count; k++)
+        if (!isfinite(weight_at(p, w, k))) {
+            glm_fail(err, GLM_EMISMATCH,
+                "step %lld: the %s is %g; the first weight that is not a number is '%s', "
+                "element %lld (%g); nothing was saved",
+                (long long)t->state.step + 1, what, value, p->entry->name, (long long)k,
+                weight_at(p, w, k));
+            break;
+        }
+    free(buf);
+    return (int)err->code;
 }
 
 /* The first weight, in table order, that is not a number; else the first gradient. */
@@ -67,14 +93,8 @@ static int name_culprit(
     const long long step = (long long)t->state.step + 1;
 
     for (int64_t i = 0; i < t->params->count; i++)
-        for (int64_t k = 0; k < t->params->p[i].count; k++)
-            if (!isfinite(weight_at(&t->params->p[i], k)))
-                return glm_fail(err, GLM_EMISMATCH,
-                    "step %lld: the %s is %g; the first weight that is not a number is "
-                    "'%s', "
-                    "element %lld (%g); nothing was saved",
-                    step, what, value, t->params->p[i].entry->name, (long long)k,
-                    weight_at(&t->params->p[i], k));
+        if (check_weight(t, i, what, value, err) != GLM_OK)
+            return (int)err->code;
     struct glm_error cause = {0};
     const struct model_scale one = {1, 1, 1};
     if (model_backward(t->model, &one, &cause) == 0)
@@ -178,7 +198,8 @@ int step_run(struct trainer *t, struct train_step *out, uint64_t *flops,
     if (feed_fill(t->feed, s->position, t->recipe->batch.global, &t->batch, err)
         != GLM_OK)
         return (int)err->code;
-    params_zero_grads(t->params);
+    if (params_zero_grads(t->params, err) != 0)
+        return (int)err->code;
     if (micro_batches(t, &sums, events, err) != GLM_OK
         || count_flops(t, flops, err) != GLM_OK)
         return (int)err->code;

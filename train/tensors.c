@@ -24,8 +24,8 @@ int tensors_add(
 }
 
 int tensors_add_entry(struct train_tensors *t, enum ckpt_section section,
-    const struct table_entry *entry, enum glm_dtype dtype, void *data, bool derived,
-    struct glm_error *err)
+    const struct table_entry *entry, enum glm_dtype dtype, void *data,
+    const struct home *home, bool derived, struct glm_error *err)
 {
     struct train_tensor one = {.section = section,
         .name = entry->name,
@@ -34,7 +34,8 @@ int tensors_add_entry(struct train_tensors *t, enum ckpt_section section,
         .stack = entry->stack,
         .entry = entry,
         .derived = derived,
-        .data = data};
+        .data = data,
+        .home = home};
 
     memcpy(one.shape, entry->shape, sizeof one.shape);
     return tensors_add(t, &one, err);
@@ -138,7 +139,7 @@ int tensors_read(
     const struct manifest *m = reader_manifest(r);
     const int64_t at = manifest_find(m, t->section, t->name);
     struct reader_scratch *scratch = NULL;
-    void *buf = NULL;
+    void *buf = NULL, *cast_buf = NULL;
     size_t room = 0;
 
     if (at < 0)
@@ -152,7 +153,10 @@ int tensors_read(
     room = (size_t)(g->tile[1] * g->dims[2]) * size + 2 * (size_t)DIO_ALIGN;
     scratch = reader_scratch_new();
     buf = dio_alloc(room);
-    if (scratch == NULL || buf == NULL) {
+    if (!home_is_host(t->home))
+        cast_buf =
+            malloc((size_t)(g->tile[1] * g->dims[2]) * glm_dtype_size(t->dtype) + 1);
+    if (scratch == NULL || buf == NULL || (!home_is_host(t->home) && cast_buf == NULL)) {
         glm_fail(err, GLM_ENOMEM, "%s: no memory to read it", t->name);
         goto out;
     }
@@ -164,11 +168,18 @@ int tensors_read(
         unsigned char *data;
         if (reader_read(r, at, &part, true, buf, room, &data, NULL, scratch, err) != 0)
             goto out;
-        tensors_cast((char *)t->data + (size_t)first * glm_dtype_size(t->dtype), t->dtype,
-            data, c->dtype, rect_count(&part));
+        char *const to = (char *)t->data + (size_t)first * glm_dtype_size(t->dtype);
+        tensors_cast(cast_buf != NULL ? cast_buf : to, t->dtype, data, c->dtype,
+            rect_count(&part));
+        if (cast_buf != NULL
+            && home_put(t->home, to, cast_buf,
+                   (size_t)rect_count(&part) * glm_dtype_size(t->dtype), err)
+                != 0)
+            goto out;
     }
 out:
     reader_scratch_free(scratch);
+    free(cast_buf);
     if (buf != NULL)
         dio_free(buf, room);
     return err->code;

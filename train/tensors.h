@@ -6,6 +6,7 @@
 #define TRAIN_TENSORS_H
 
 #include "ckpt/ckpt.h"
+#include "train/home.h"
 
 struct train_tensor {
     enum ckpt_section section;
@@ -15,8 +16,9 @@ struct train_tensor {
     int64_t shape[3];
     bool stack;
     const struct table_entry *entry; /* NULL in section train */
-    bool derived; /* a weight equal to its master rounded to nearest even */
-    void *data;   /* row-major, no padding */
+    bool derived;            /* a weight equal to its master rounded to nearest even */
+    void *data;              /* row-major, no padding */
+    const struct home *home; /* where data lies; NULL: the host */
 };
 
 struct train_tensors {
@@ -26,10 +28,10 @@ struct train_tensors {
 
 int tensors_add(
     struct train_tensors *t, const struct train_tensor *one, struct glm_error *err);
-/* A tensor of the table, its shape from the entry. */
+/* A tensor of the table, its shape from the entry; home is borrowed. */
 int tensors_add_entry(struct train_tensors *t, enum ckpt_section section,
-    const struct table_entry *entry, enum glm_dtype dtype, void *data, bool derived,
-    struct glm_error *err);
+    const struct table_entry *entry, enum glm_dtype dtype, void *data,
+    const struct home *home, bool derived, struct glm_error *err);
 void tensors_clear(struct train_tensors *t); /* the list, not the data */
 int64_t tensors_elements(const struct train_tensor *t);
 

@@ -133,7 +133,8 @@ static char *features_text(const struct trainer *t)
 
     if (f == NULL)
         return NULL;
-    fprintf(f, "optimizer %s\n", strcmp(r->optimizer.name, "adam") == 0 ? "adam" : "muon");
+    fprintf(
+        f, "optimizer %s\n", strcmp(r->optimizer.name, "adam") == 0 ? "adam" : "muon");
     fprintf(f, "dtype %s\nstage %s\nindexer_loss %s\n", r->train.bf16 ? "BF16" : "F32",
         stages[r->train.stage], losses[r->train.indexer_loss]);
     fprintf(f, "dsa_indexer_loss_coeff %.17g\nmtp_num_layers %" PRId64 "\n",
@@ -147,7 +148,7 @@ static char *features_text(const struct trainer *t)
 }
 
 /* vendor, family and model: what a library chooses its kernels by */
-static void processor(char out[96])
+static void processor(char out[256])
 {
     static const char *const keys[] = {"vendor_id", "cpu family", "model"};
     char line[512], value[3][32] = {"", "", ""};
@@ -164,14 +165,17 @@ static void processor(char out[96])
         }
     if (f != NULL)
         fclose(f);
-    snprintf(out, 96, "%s %s %s", value[0], value[1], value[2]);
+    snprintf(out, 256, "%s %s %s", value[0], value[1], value[2]);
 }
 
 static char *build_text(const struct trainer *t)
 {
-    char cpu[96], *text = NULL;
+    char cpu[256], *text = NULL;
 
-    processor(cpu);
+    if (t->k->host)
+        processor(cpu);
+    else
+        snprintf(cpu, sizeof cpu, "%s", t->k->device_name(t->stream));
     if (asprintf(&text,
             "version %s\nkernels %s\nprocessor %s\ncompiler %s\nmicro_batch_size %" PRId64
             "\n",
@@ -258,25 +262,39 @@ static int make_data(struct trainer *t, bool train, struct glm_error *err)
         &t->batch, r->batch.global, r->batch.micro, r->batch.seq_length, err);
 }
 
+/* auto: the GPU if this build and this machine have one. */
+static int open_device(struct trainer *t, int threads, struct glm_error *err)
+{
+    const char *const device = t->recipe->train.device;
+    const bool choose = strcmp(device, "auto") == 0;
+    struct glm_error unused = {0};
+
+    if (choose && kernels_driver() && (t->k = kernels_open("cuda", &unused)) != NULL
+        && (t->stream = t->k->stream_new(threads, &unused)) != NULL)
+        return GLM_OK;
+    if ((t->k = kernels_open(choose ? "cpu" : device, err)) == NULL)
+        return (int)err->code;
+    t->stream = t->k->stream_new(threads > 0 ? threads : 1, err);
+    return (int)err->code;
+}
+
 int trainer_open(struct trainer *t, const struct recipe *r,
     const struct trainer_options *o, struct glm_error *err)
 {
-    const struct params_options params = params_options(r);
+    struct params_options params = params_options(r);
     struct optimizer_options optimizer;
 
-    *t = (struct trainer){.recipe = r, .k = kernels_find("cpu")};
-    if (strcmp(r->train.device, "cuda") == 0)
-        return glm_fail(err, GLM_EDEVICE, "device cuda: this build computes on the CPU");
-    if (make_data(t, o->train, err) != GLM_OK || make_table(t, err) != GLM_OK)
+    *t = (struct trainer){.recipe = r};
+    if (make_data(t, o->train, err) != GLM_OK || make_table(t, err) != GLM_OK
+        || open_device(t, o->threads, err) != GLM_OK)
         goto out;
-    if ((t->stream = t->k->stream_new(o->threads > 0 ? o->threads : 1, err)) == NULL
-        && err->code != GLM_OK)
-        goto out;
+    params.home = (struct home){.k = t->k, .stream = t->stream};
     if (params_new(&t->params, t->table, &params, err) != 0
         || make_model(t, err) != GLM_OK || !o->train)
         goto out;
     if (make_schedule(t, err) != GLM_OK || optimizer_options(t, &optimizer, err) != GLM_OK
-        || optimizer_new(&t->optimizer, t->params, &optimizer, err) != 0)
+        || optimizer_new(&t->optimizer, t->params, &optimizer, err) != 0
+        || optimizer_reserve(t->optimizer, t->k, t->stream, err) != 0)
         goto out;
     make_state(t, err);
 out:
@@ -350,8 +368,8 @@ int trainer_start(struct trainer *t, struct glm_error *err)
     struct reader *r = NULL;
 
     if (load == NULL) {
-        params_init(t->params, (uint32_t)t->recipe->train.seed);
-        origin_random(&t->origin, t->recipe, err);
+        if (params_init(t->params, (uint32_t)t->recipe->train.seed, err) == 0)
+            origin_random(&t->origin, t->recipe, err);
     } else if (reader_open(&r, load, err) == GLM_OK && check_model(t, r, err) == GLM_OK
         && params_load(t->params, r, err) == 0) {
         origin_from(&t->origin, r, false, err);

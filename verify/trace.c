@@ -60,7 +60,8 @@ int trace_add(struct trace_writer *w, const struct state *state,
     }
     at = w->digests;
     for (int64_t i = 0; i < state->tensors.count; i++) {
-        state_hash(&state->tensors.list[i], at);
+        if (state_hash(&state->tensors.list[i], at, err) != GLM_OK)
+            return (int)err->code;
         at += state_tiles(&state->tensors.list[i]) * DIGEST_SIZE;
     }
     if (fwrite(&r, sizeof r, 1, w->file) != 1

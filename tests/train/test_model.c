@@ -289,7 +289,7 @@ Test(model, runs_on_the_parameters_of_training_and_counts_for_the_balancer)
     struct model *m = NULL;
     int64_t total = 0;
     cr_assert_eq(params_new(&p, a.t->table, &how, &err), 0, "%s", err.text);
-    params_init(p, 1);
+    params_init(p, 1, &err);
     struct model_param *link = calloc((size_t)p->count, sizeof *link);
     modelparams_link(p, link);
     cr_assert_eq(model_new(&m, a.t->table, link, &o, kernels_find("cpu"), NULL, &err), 0,

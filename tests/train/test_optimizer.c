@@ -54,7 +54,7 @@ static struct model begin(enum glm_dtype dtype, enum params_trained trained,
     const struct optimizer_options *options)
 {
     struct model x = {.table = models_table("tiny-a", false)};
-    const struct params_options po = {dtype, trained};
+    const struct params_options po = {.dtype = dtype, .trained = trained};
     struct glm_error err = {0};
 
     cr_assert_eq(params_new(&x.p, x.table, &po, &err), 0, "%s", err.text);
@@ -64,7 +64,7 @@ static struct model begin(enum glm_dtype dtype, enum params_trained trained,
         const bool own = one->master != NULL && one->master != one->w;
         fill(one->entry->name, "/w", 0.05f, own ? x.p->acc : one->dtype, one->count,
             own ? one->master : one->w);
-        params_round(x.p, i);
+        params_round(x.p, i, &err);
     }
     return x;
 }
@@ -291,7 +291,7 @@ Test(optimizer, one_pattern_makes_adamw_of_everything)
 {
     const struct muon_layout all = {"*", 0, {0}, {MUON_ADAMW}};
     struct optimizer_options o = optimizer_defaults();
-    const struct params_options po = {GLM_BF16, PARAMS_ALL};
+    const struct params_options po = {.dtype = GLM_BF16, .trained = PARAMS_ALL};
     struct table *t = models_table("tiny-a", false);
     struct optimizer_bytes bytes;
     struct glm_error err = {0};
@@ -616,7 +616,7 @@ Test(optimizer, a_frozen_parameter_keeps_its_bits_and_has_no_state)
     optimizer_state(x.o, &state, &err);
     cr_assert_eq(
         state.count, 5 * 3 + 5 * 2 * 2 + 2); /* 3 matrices, 2 vectors twice; train */
-    const struct params_options whole = {GLM_BF16, PARAMS_ALL};
+    const struct params_options whole = {.dtype = GLM_BF16, .trained = PARAMS_ALL};
     cr_assert_eq(optimizer_plan(&all, x.table, &whole, &o, &err), 0);
     cr_assert_eq(optimizer_plan(&some, x.table, &x.p->options, &o, &err), 0);
     cr_assert_lt(some.total, all.total / 4);
@@ -745,7 +745,7 @@ Test(optimizer, what_becomes_trainable_begins_at_its_own_first_step)
 static void refused(const struct optimizer_options *o, const char *words)
 {
     struct table *t = models_table("tiny-a", false);
-    const struct params_options po = {GLM_F32, PARAMS_ALL};
+    const struct params_options po = {.dtype = GLM_F32, .trained = PARAMS_ALL};
     struct optimizer_bytes bytes;
     struct glm_error err = {0};
 

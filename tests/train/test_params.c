@@ -17,7 +17,7 @@ static struct params *made(
 {
     struct glm_error err = {0};
     struct params *p;
-    const struct params_options o = {dtype, trained};
+    const struct params_options o = {.dtype = dtype, .trained = trained};
 
     cr_assert_eq(params_new(&p, t, &o, &err), 0, "%s", err.text);
     return p;
@@ -59,7 +59,8 @@ Test(params, arrays_lie_apart_and_inside_what_was_planned)
                     if (round == 0) {
                         memset(arrays[a], mark, bytes);
                         used += bytes;
-                        cr_assert_eq((uintptr_t)arrays[a] % 64, 0);
+                        cr_assert((uintptr_t)arrays[a] % 64 == 0
+                            || a == 3); /* counts: the host's */
                     } else {
                         for (size_t n = 0; n < bytes; n++)
                             cr_assert_eq(((char *)arrays[a])[n], mark);
@@ -79,6 +80,7 @@ Test(params, gradients_and_counts_begin_at_zero)
 {
     struct table *t = models_table("tiny-a", false);
     struct params *p = made(t, GLM_BF16, PARAMS_ALL);
+    struct glm_error err = {0};
 
     for (int round = 0; round < 2; round++) {
         for (int64_t i = 0; i < p->count; i++)
@@ -90,7 +92,7 @@ Test(params, gradients_and_counts_begin_at_zero)
                 if (p->p[i].grad != NULL)
                     ((float *)p->p[i].grad)[k] = 1;
             }
-        params_zero_grads(p);
+        cr_assert_eq(params_zero_grads(p, &err), 0);
     }
     params_free(p);
     table_free(t);
@@ -101,9 +103,10 @@ Test(params, initial_values_are_seeded_by_name_and_element)
     struct table *t = models_table("tiny-a", false);
     struct params *p = made(t, GLM_F32, PARAMS_ALL);
     const char *name = "model.layers.4.mlp.experts.up_proj.weight";
+    struct glm_error err = {0};
     const struct random_stream s = random_open(11, "init", name);
 
-    params_init(p, 11);
+    params_init(p, 11, &err);
     const struct param *one = named(p, name);
     double squares = 0;
     for (int64_t i = 0; i < one->count; i++) {
@@ -130,11 +133,12 @@ Test(params, every_type_begins_with_the_same_values)
     struct params *f = made(t, GLM_F32, PARAMS_ALL), *d = made(t, GLM_F64, PARAMS_ALL);
     struct params *h = made(t, GLM_BF16, PARAMS_ALL),
                   *frozen = made(t, GLM_BF16, PARAMS_INDEXER);
+    struct glm_error err = {0};
 
-    params_init(f, 5);
-    params_init(d, 5);
-    params_init(h, 5);
-    params_init(frozen, 5);
+    params_init(f, 5, &err);
+    params_init(d, 5, &err);
+    params_init(h, 5, &err);
+    params_init(frozen, 5, &err);
     for (int64_t i = 0; i < f->count; i++) {
         if (f->p[i].entry->optimizer == OPT_ROUTER_BIAS) {
             cr_assert_eq(h->p[i].dtype, GLM_F32);
@@ -280,7 +284,7 @@ static void comes_back(enum glm_dtype dtype)
     char *dir = tmpdir_new();
     const char *out = tmpdir_path(dir, "out");
 
-    params_init(p, 3);
+    params_init(p, 3, &err);
     for (int64_t i = 0; i < p->count; i++)
         if (p->p[i].routed != NULL)
             for (int64_t k = 0; k < p->p[i].count; k++)
