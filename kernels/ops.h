@@ -99,6 +99,8 @@ struct grouped_gemm {
     void *c;
     const void *a, *b;
     const int32_t *offset; /* [G+1], ascending */
+    int64_t rows; /* of the token side as it lies in memory, >= offset[G]; 0: not known,
+                              which costs a GPU its fastest ways */
     int64_t G, N, K; /* NT: A [n,K], B [G,N,K], C [n,N]; NN: A [n,K], B [G,K,N], C [n,N];
                               TN: A [n,N], B [n,K], C [G,N,K] */
     bool accumulate;

@@ -43,8 +43,9 @@ static int grouped(struct run *r, const struct moe *m, enum group_kind kind,
     bool accumulate)
 {
     return RUN(r, grouped_gemm, .c = out, .a = in, .b = w, .offset = m->offset,
-        .G = r->c->n_routed_experts, .N = out_width, .K = width, .accumulate = accumulate,
-        .kind = kind, .a_type = r->dtype, .b_type = r->dtype, .c_type = r->dtype);
+        .rows = r->T * r->c->num_experts_per_tok, .G = r->c->n_routed_experts,
+        .N = out_width, .K = width, .accumulate = accumulate, .kind = kind,
+        .a_type = r->dtype, .b_type = r->dtype, .c_type = r->dtype);
 }
 
 static int experts_fwd(struct moe *m, struct run *r, const void *x)
@@ -103,8 +104,9 @@ static int grouped_dw(struct run *r, const struct moe *m, const void *dy, int64_
     if (!dw)
         return 0;
     return RUN(r, grouped_gemm, .c = dw, .a = dy, .b = x, .offset = m->offset,
-        .G = r->c->n_routed_experts, .N = out, .K = in, .accumulate = true,
-        .kind = GROUP_TN, .a_type = r->dtype, .b_type = r->dtype, .c_type = r->acc);
+        .rows = r->T * r->c->num_experts_per_tok, .G = r->c->n_routed_experts, .N = out,
+        .K = in, .accumulate = true, .kind = GROUP_TN, .a_type = r->dtype,
+        .b_type = r->dtype, .c_type = r->acc);
 }
 
 /* df [T*K,H] -> dx [T*K,H], and the experts' gradients. */
