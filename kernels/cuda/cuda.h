@@ -52,10 +52,13 @@ int cuda_fill(glm_stream s, void *p, int byte, size_t bytes, struct glm_error *e
 int cuda_gemm_open(glm_stream s, struct glm_error *err);
 void cuda_gemm_close(glm_stream s);
 /* C = alpha op(A) op(B) + (accumulate ? C : 0) of `batch` matrices, stride_x elements apart (0: the
- * same for all). The rest as in struct gemm. */
+ * same for all). With `add`, of C's type and layout: C = alpha op(A) op(B) + beta add, rounded once.
+ * The rest as in struct gemm. */
 struct cuda_gemm_more {
     float alpha;
     int64_t batch, stride_a, stride_b, stride_c;
+    const void *add;
+    float beta;
 };
 int cuda_gemm_strided(const struct gemm *p, const struct cuda_gemm_more *more,
     glm_stream s, struct glm_error *err);

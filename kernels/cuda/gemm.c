@@ -104,9 +104,10 @@ static int layout(cublasLtMatrixLayout_t *out, enum glm_dtype type, int64_t rows
 }
 
 /* The largest power of two, up to 256, that divides what the pointers and strides leave. */
-static int32_t alignment(const struct gemm *p)
+static int32_t alignment(const struct gemm *p, const void *add)
 {
-    const uintptr_t bits = (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->c;
+    const uintptr_t bits =
+        (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->c | (uintptr_t)add;
     uintptr_t n = 1;
 
     while (n < 256 && (bits & n) == 0)
@@ -211,7 +212,9 @@ int cuda_gemm_strided(const struct gemm *p, const struct cuda_gemm_more *more,
 {
     struct key key;
     struct blas *b = s->blas;
-    const float alpha = more->alpha, beta = p->accumulate;
+    const float alpha = more->alpha,
+                beta = more->add != NULL ? more->beta : p->accumulate;
+    const void *const add = more->add != NULL ? more->add : p->c;
 
     if (s->dry || p->M == 0 || p->N == 0 || more->batch == 0)
         return (int)err->code;
@@ -231,13 +234,13 @@ int cuda_gemm_strided(const struct gemm *p, const struct cuda_gemm_more *more,
     key.c_type = (int32_t)p->c_type;
     key.trans_a = p->trans_a;
     key.trans_b = p->trans_b;
-    key.accumulate = p->accumulate;
-    key.align = alignment(p);
+    key.accumulate = more->add != NULL ? 2 : p->accumulate;
+    key.align = alignment(p, more->add);
     const struct plan *plan = plan_of(b, &key, err);
     if (plan == NULL)
         return (int)err->code;
     return check(cublasLtMatmul(b->lt, plan->desc, &alpha, p->b, plan->b, p->a, plan->a,
-                     &beta, p->c, plan->c, p->c, plan->c, &plan->algo, s->blas_space,
+                     &beta, add, plan->c, p->c, plan->c, &plan->algo, s->blas_space,
                      CUDA_BLAS_SPACE, s->stream),
         "product", err);
 }
