@@ -14,6 +14,7 @@ lose progress that was reported durable. A sweep that never fails proves nothing
 Commands run inside the folder with relative paths, so that provenance does not differ."""
 import concurrent.futures
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -235,14 +236,9 @@ def places(op, mode, all_of_them):
 
 
 def sweep(ops, deadline):
-    """Every op in every mode, taking turns so that a short time is spread evenly. Lines."""
+    """Every op in every mode. Lines: with a deadline at the end, all taking turns so that a short
+    time is spread evenly; without one as each is done."""
     todo = {(op, mode): places(op, mode, deadline is None) for op in ops for mode in MODES}
-    queue, turn = [], 0
-    while any(turn < len(ks) for ks in todo.values()):
-        # 7 is no divisor of the lists' patterns: early turns are spread over a list.
-        queue += [(op, mode, ks[turn * 7 % len(ks)] if len(ks) % 7 else ks[turn])
-                  for (op, mode), ks in todo.items() if turn < len(ks)]
-        turn += 1
     found = {key: [] for key in todo}
     done = {key: 0 for key in todo}
 
@@ -255,19 +251,29 @@ def sweep(ops, deadline):
         if why:
             found[op, mode].append((k, why))
 
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        list(pool.map(one, queue))
-    lines = []
-    for (op, mode), ks in todo.items():
+    def line(op, mode):
         name = f"{op.name}: {mode} at {done[op, mode]} of {len(op.calls)} changes"
         bad = sorted(found[op, mode])
         if bad:
             k, why = bad[0]
             call = " ".join(op.calls[k - 1]) if k <= len(op.calls) else "the end"
-            lines.append(f"FAIL {name}: {len(bad)} wrong; first at {k} ({call}): {why}")
-        else:
-            lines.append(f"ok {name}" if done[op, mode] else f"SKIP {name}: no time left")
-    return lines
+            return f"FAIL {name}: {len(bad)} wrong; first at {k} ({call}): {why}"
+        return f"ok {name}" if done[op, mode] else f"SKIP {name}: no time left"
+
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        if deadline is None:
+            for (op, mode), ks in todo.items():
+                list(pool.map(one, [(op, mode, k) for k in ks]))
+                yield line(op, mode)
+            return
+        queue, turn = [], 0
+        while any(turn < len(ks) for ks in todo.values()):
+            # 7 is no divisor of the lists' patterns: early turns are spread over a list.
+            queue += [(op, mode, ks[turn * 7 % len(ks)] if len(ks) % 7 else ks[turn])
+                      for (op, mode), ks in todo.items() if turn < len(ks)]
+            turn += 1
+        list(pool.map(one, queue))
+        yield from (line(op, mode) for op, mode in todo)
 
 
 def matters(op, skip):
@@ -306,11 +312,11 @@ def main(seconds, only=None):
             op.learn()
         print(f"# {sum(len(o.calls) for o in ops)} changes in {len(ops)} commands")
         with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-            lines = list(pool.map(lambda job: matters(*job),
-                                  [(op, skip) for op in ops for skip in op.syncs]))
-        for line in lines + sweep(ops, deadline):
-            status |= line.startswith("FAIL")
-            print(line.replace("\n", " "), flush=True)
+            lines = pool.map(lambda job: matters(*job),
+                             [(op, skip) for op in ops for skip in op.syncs])
+            for line in itertools.chain(lines, sweep(ops, deadline)):
+                status |= line.startswith("FAIL")
+                print(line.replace("\n", " "), flush=True)
     print(f"# {time.monotonic() - began:.0f} s")
     return status
 
