@@ -72,8 +72,12 @@ LIB      := $(BUILD)/libglm.a
 PROGS    := $(PROG_SRC:cli/%.c=$(BUILD)/bin/%)
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
+# Programs that compare a GPU backend with the CPU's; they need neither a GPU nor nvcc to be built.
+GPU_OBJ  := $(call obj,$(filter-out tests/gpu/gpu_%,$(wildcard tests/gpu/*.c)))
+GPU_SRC  := $(wildcard tests/gpu/gpu_*.c)
 TOOLS    := $(TOOL_SRC:tests/support/main_%.c=$(BUILD)/tools/%) \
-            $(BENCH_SRC:tests/bench/%.c=$(BUILD)/tools/%)
+            $(BENCH_SRC:tests/bench/%.c=$(BUILD)/tools/%) \
+            $(GPU_SRC:tests/gpu/%.c=$(BUILD)/tools/%)
 
 ifneq ($(and $(NVCC),$(filter release,$(CONFIG))),)
 CUDA_LIB := $(BUILD)/lib/libglm-cuda.so
@@ -152,6 +156,10 @@ $(BUILD)/tools/%: $(BUILD)/tests/support/main_%.o $(BUILD)/libsupport.a $(LIB)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
 $(BUILD)/tools/bench_%: $(BUILD)/tests/bench/bench_%.o $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
+
+$(BUILD)/tools/gpu_%: $(BUILD)/tests/gpu/gpu_%.o $(GPU_OBJ) $(BUILD)/libsupport.a $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
 
