@@ -65,6 +65,23 @@ static __device__ inline void eight_get(float *x, const E *p, int n, bool wide)
         x[k] = k < n ? get(p[k]) : 0;
 }
 
+/* Eight as they lie in memory, for a thread that holds many of them. */
+template <class E> struct alignas(16) eight {
+    E at[EIGHT];
+};
+
+template <class E>
+static __device__ inline eight<E> eight_take(const E *p, int n, bool wide)
+{
+    eight<E> x;
+    if (wide && n == EIGHT)
+        return *(const eight<E> *)p;
+#pragma unroll
+    for (int k = 0; k < EIGHT; k++)
+        x.at[k] = k < n ? p[k] : put<E>(0);
+    return x;
+}
+
 template <class E>
 static __device__ inline void eight_put(E *p, const float *x, int n, bool wide)
 {

@@ -41,13 +41,12 @@ static __device__ inline float row_sum8(const float *x)
 
 /* What a row's threads hold of it; zeros behind its end. */
 template <class E, int TEAM, int HELD>
-static __device__ inline void row_get(
-    float (*x)[EIGHT], const E *row, int64_t D, bool wide)
+static __device__ inline void row_get(eight<E> *x, const E *row, int64_t D, bool wide)
 {
 #pragma unroll
     for (int v = 0; v < HELD; v++) {
         const int64_t d = (int64_t)(v * TEAM + row_lane<TEAM>()) * EIGHT;
-        eight_get(x[v], row + d, eight_part(d, D), wide);
+        x[v] = eight_take(row + d, eight_part(d, D), wide);
     }
 }
 
@@ -128,8 +127,8 @@ static inline int rows_blocks(int64_t T, int teams)
     return all < ROW_BLOCKS ? (int)all : (int)ROW_BLOCKS;
 }
 
-/* call with TEAM and HELD for rows of D elements, which must be at most ROWS_MOST. */
-enum { ROWS_MOST = ROW_THREADS * EIGHT * 4 };
+/* call with TEAM and HELD for rows of D elements, at most ROWS_MOST; to ROWS_WARP a warp. */
+enum { ROWS_WARP = WARP * EIGHT * 2, ROWS_MOST = ROW_THREADS * EIGHT * 4 };
 #define BY_WIDTH(D, TEAM, HELD, ...)                                                     \
     ((D) <= WARP * EIGHT              ? ROWS_CALL(TEAM, WARP, HELD, 1, __VA_ARGS__)      \
             : (D) <= WARP * EIGHT * 2 ? ROWS_CALL(TEAM, WARP, HELD, 2, __VA_ARGS__)      \
