@@ -49,6 +49,20 @@ void writer_fail(struct writer *w);
 int writer_note(struct writer *w, int64_t tensor, const struct rect *at,
     const unsigned char *digests, struct glm_error *err);
 
+/* For a source that must go on where it was (a download): the folder of the unfinished work; a line
+ * in its journal, durable on return; all such lines of earlier runs, in order, ours among them. */
+const char *writer_folder(const struct writer *w);
+int writer_journal(struct writer *w, const char *line, struct glm_error *err);
+int writer_recall(struct writer *w,
+    int (*fn)(void *ctx, char *line, struct glm_error *err), void *ctx,
+    struct glm_error *err);
+/* All that was put before the call is durable after it; of packed shards, those that are whole. */
+int writer_settle(struct writer *w, struct glm_error *err);
+/* What was put there turned out wrong: it counts as never written, for later runs too. Plain
+ * pieces only, and after writer_settle. */
+int writer_forget(
+    struct writer *w, int64_t tensor, const struct rect *at, struct glm_error *err);
+
 /* Where writer_commit leaves the checkpoint's fingerprint and id (32 bytes each). */
 void writer_report_to(struct writer *w, unsigned char *fingerprint, unsigned char *id);
 /* Everything written? Seals, writes index.h5, commits. Frees w on success. */

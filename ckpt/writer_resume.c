@@ -108,6 +108,23 @@ static int replay_packed(struct writer *w, const char *line, struct glm_error *e
     return GLM_OK;
 }
 
+/* Rows that were forgotten after the lines above had counted them. */
+static int replay_undo(struct writer *w, const char *line)
+{
+    struct ledger_run run;
+
+    if (sscanf(line, "undo %" SCNd64 " %" SCNd64 " %" SCNd64, &run.group, &run.first,
+            &run.count)
+            != 3
+        || run.group < 0 || run.group >= w->m->shard_count || run.first < 0
+        || run.count < 0 || run.first > w->m->tile_count - run.count)
+        return GLM_OK;
+    ledger_forget(&w->ledger, run.first, run.count);
+    if (w->shards[run.group].phase == SHARD_OPEN)
+        w->shards[run.group].left += run.count;
+    return GLM_OK;
+}
+
 int writer_replay_line(void *ctx, char *line, struct glm_error *err)
 {
     struct writer *w = ctx;
@@ -115,6 +132,8 @@ int writer_replay_line(void *ctx, char *line, struct glm_error *err)
 
     if (strncmp(line, "packed ", 7) == 0)
         return replay_packed(w, line, err);
+    if (strncmp(line, "undo ", 5) == 0)
+        return replay_undo(w, line);
     if (!ledger_replay(&w->ledger, line, &run))
         return GLM_OK;
     if (run.group >= w->m->shard_count || w->shards[run.group].is_packed) {

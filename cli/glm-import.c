@@ -9,7 +9,7 @@
 
 int main(int argc, char **argv)
 {
-    struct import_options o = {.dtype = "same"};
+    struct import_options o = {.dtype = "same", .retries = -1};
     const char *compress = "none";
     struct common_options common = {0};
     const struct opt opts[] = {
@@ -33,13 +33,23 @@ int main(int argc, char **argv)
         OPT_FLAG(
             "dry-run", &o.dry_run, "open every header, print the plan, write nothing"),
         OPT_FLAG("no-verify", &o.no_verify, "do not check digests while reading"),
+        OPT_STR("keep", "dir", &o.keep, "keep the downloaded files, as they are, there"),
+        OPT_INT("connections", "n", &o.connections, 1, 64,
+            "files downloaded at the same time (default 4)"),
+        OPT_SIZE(
+            "limit-rate", "bytes", &o.limit_rate, "download at most so much a second"),
+        OPT_INT("stall-limit", "seconds", &o.stall_s, 1, 3600,
+            "give a silent connection up after so long (default 20)"),
+        OPT_INT("retries", "n", &o.retries, 0, 1000,
+            "attempts after a failed one without progress (default 5)"),
         OPT_COMMON(&common),
         OPT_END,
     };
     const struct command self = {
         .name = "glm-import",
         .synopsis = {"SRC CKPT"},
-        .summary = "Imports a Hugging Face model directory into a checkpoint.",
+        .summary =
+            "Imports a Hugging Face model, from a directory or a hub, into a checkpoint.",
         .min_args = 2,
         .max_args = 2,
         .opts = opts,

@@ -27,6 +27,12 @@ struct import_options {
     const char *layers, *experts; /* "0-3,78"; NULL: all */
     bool no_mtp, replace, restart, take_lease, dry_run, no_verify;
     int threads;
+    /* src hf://OWNER/NAME[@REVISION]: the rest is of the network */
+    const char *keep;    /* folder that keeps the files as they are; NULL: none */
+    uint64_t limit_rate; /* bytes per second; 0: no limit */
+    int connections;     /* files fetched at the same time; 0: 4 */
+    int stall_s;         /* seconds without a byte that end a connection; 0: 20 */
+    int retries;         /* attempts after a failure; -1: 5 */
 };
 
 struct export_options {

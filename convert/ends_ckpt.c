@@ -108,6 +108,34 @@ static void sink_fail(void *ctx)
     writer_fail(ctx);
 }
 
+static const char *sink_folder(void *ctx)
+{
+    return writer_folder(ctx);
+}
+
+static int sink_journal(void *ctx, const char *line, struct glm_error *err)
+{
+    return writer_journal(ctx, line, err);
+}
+
+static int sink_recall(void *ctx,
+    int (*fn)(void *fn_ctx, char *line, struct glm_error *err), void *fn_ctx,
+    struct glm_error *err)
+{
+    return writer_recall(ctx, fn, fn_ctx, err);
+}
+
+static int sink_settle(void *ctx, struct glm_error *err)
+{
+    return writer_settle(ctx, err);
+}
+
+static int sink_forget(
+    void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err)
+{
+    return writer_forget(ctx, tensor, at, err);
+}
+
 struct flow_sink ckpt_flow_sink(struct writer *w)
 {
     const struct manifest *m = writer_manifest(w);
@@ -125,5 +153,10 @@ struct flow_sink ckpt_flow_sink(struct writer *w)
         .chunk_dims = sink_chunk,
         .put_frames = sink_frames,
         .note = sink_note,
-        .fail = sink_fail};
+        .fail = sink_fail,
+        .folder = sink_folder,
+        .journal = sink_journal,
+        .recall = sink_recall,
+        .settle = sink_settle,
+        .forget = sink_forget};
 }

@@ -34,6 +34,7 @@ struct flow {
     size_t in_flight;
     pthread_mutex_t lock;
     pthread_cond_t room;
+    struct flow_ask *asks; /* with a feed: one for each job */
     /* the smallest that failed: the sentence does not depend on luck */
     int64_t failed_job;
     struct glm_error error;
@@ -129,12 +130,13 @@ static int64_t tensor_jobs(
         return 0;
     const bool recode = item->action == FLOW_RECODE;
     const bool placed = f->sink->any_order && f->source->place != NULL;
+    const bool fed = f->source->feed != NULL;
     /* The wider of the two types decides the size of a recoding job. */
     size_t element = element_of(m, tensor);
     if (recode && element_of(f->source->m, item->from) > element)
         element = element_of(f->source->m, item->from);
-    const int64_t n = flow_cut(
-        &m->tensors[tensor].grid, element, recode || f->sink->whole_width, recode, rects);
+    const int64_t n = flow_cut(&m->tensors[tensor].grid, element,
+        recode || fed || f->sink->whole_width, recode || fed, rects);
     for (int64_t i = 0; out != NULL && i < n; i++)
         out[i] = (struct job){.tensor = tensor,
             .at = rects[i],
@@ -313,6 +315,7 @@ static bool job_done(const struct flow *f, const struct job *j)
 static int run_job(
     struct flow *f, struct job *j, struct flow_thread *t, struct glm_error *err)
 {
+    t->job = j - f->jobs;
     if (f->items[j->tensor].action == FLOW_COPY)
         copy(f, j, t, err);
     else
@@ -334,11 +337,42 @@ static size_t job_cost(const struct flow *f, const struct job *j)
     return item->action == FLOW_RECODE ? in + out : f->sink->whole_width ? 2 * out : out;
 }
 
+/* A job that the source hands out, when the budget has room for it. */
+static struct job *take_fed(struct flow *f)
+{
+    struct glm_error err = {0};
+    const int64_t number = f->source->feed->take(f->source->ctx, &err);
+
+    pthread_mutex_lock(&f->lock);
+    if (number < 0) {
+        if (err.code != GLM_OK && f->failed_job < 0) {
+            f->failed_job = f->job_count; /* any job's own failure tells more */
+            f->error = err;
+        }
+        pthread_cond_broadcast(&f->room);
+        pthread_mutex_unlock(&f->lock);
+        return NULL;
+    }
+    struct job *j = &f->jobs[number];
+    while (f->failed_job < 0 && f->in_flight > 0
+        && f->in_flight + job_cost(f, j) > FLOW_BUDGET)
+        pthread_cond_wait(&f->room, &f->lock);
+    const bool failed = f->failed_job >= 0;
+    if (!failed)
+        f->in_flight += job_cost(f, j);
+    pthread_mutex_unlock(&f->lock);
+    if (failed)
+        f->source->feed->done(f->source->ctx, number, false);
+    return failed ? NULL : j;
+}
+
 /* The next job, when the budget has room for it; NULL when there is none or the run ends. */
 static struct job *take_job(struct flow *f)
 {
     struct job *j = NULL;
 
+    if (f->source->feed != NULL)
+        return take_fed(f);
     pthread_mutex_lock(&f->lock);
     while (f->failed_job < 0 && f->next < f->job_count) {
         const int signal = glm_events_stop(f->events);
@@ -432,6 +466,8 @@ static void *work(void *arg)
         else if (!skipped)
             run_job(f, j, &t, &err);
         job_ended(f, j, skipped, &err);
+        if (f->source->feed != NULL)
+            f->source->feed->done(f->source->ctx, j - f->jobs, err.code == GLM_OK);
     }
     thread_clear(&t);
     return NULL;
@@ -471,6 +507,99 @@ static int prepare_members(struct flow *f, struct glm_error *err)
     return GLM_OK;
 }
 
+/* ---- sources that hand out the jobs ----------------------------------------------------------- */
+
+static bool job_written(void *flow, int64_t job)
+{
+    const struct flow *f = flow;
+    return job_done(f, &f->jobs[job]);
+}
+
+/* What is there already is counted here; the source hands out the rest. */
+static int make_asks(struct flow *f, bool first, struct glm_error *err)
+{
+    static const struct glm_error fine = {0};
+
+    if (first)
+        f->asks = calloc((size_t)f->job_count + 1, sizeof *f->asks);
+    if (f->asks == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " jobs", f->job_count);
+    for (int64_t i = 0; i < f->job_count; i++) {
+        struct job *j = &f->jobs[i];
+        f->asks[i] = (struct flow_ask){
+            .tensor = f->items[j->tensor].from, .at = j->at, .done = job_done(f, j)};
+        if (!first || !f->asks[i].done)
+            continue;
+        f->in_flight += job_cost(f, j); /* taken away again at once */
+        job_ended(f, j, true, &fine);
+    }
+    return GLM_OK;
+}
+
+/* The tiles of jobs that were read wrong, and the scales they made, count as never written. */
+static int forget_wrong(struct flow *f, int64_t *wrong, struct glm_error *err)
+{
+    struct glm_error *first = err;
+    struct glm_error own = {0};
+
+    *wrong = 0;
+    for (int64_t i = 0; i < f->job_count && own.code == GLM_OK; i++) {
+        const struct job *j = &f->jobs[i];
+        if (!f->asks[i].again)
+            continue;
+        const int64_t scale = f->items[j->tensor].action == FLOW_RECODE
+            ? f->sink->m->tensors[j->tensor].scale
+            : -1;
+        ++*wrong;
+        f->done -= bytes_of(f->sink->m, j->tensor, &j->at);
+        f->sink->forget(f->sink->ctx, j->tensor, &j->at, &own);
+        if (scale >= 0) {
+            struct rect whole = rect_whole(f->sink->m->tensors[scale].grid.dims);
+            whole.lo[0] = j->at.lo[0];
+            whole.hi[0] = j->at.hi[0];
+            f->sink->forget(f->sink->ctx, scale, &whole, &own);
+        }
+    }
+    if (first->code == GLM_OK && own.code != GLM_OK)
+        *first = own;
+    return (int)first->code;
+}
+
+static void clear_members(struct flow *f)
+{
+    for (int64_t i = 0; f->members != NULL && i < f->sink->m->tensor_count; i++)
+        recode_members_free(f->members[i], f->sink->m->tensors[i].grid.dims[0]);
+    free(f->members);
+    f->members = NULL;
+}
+
+/* Rounds, until no job has to be done anew. */
+static int run_fed(struct flow *f, int threads, struct glm_error *err)
+{
+    const struct flow_feed *feed = f->source->feed;
+    int64_t wrong = 0;
+
+    for (bool first = true; first || wrong > 0; first = false) {
+        if (!first) {
+            clear_members(f);
+            if (prepare_members(f, err) != GLM_OK)
+                return (int)err->code;
+        }
+        if (make_asks(f, first, err) != GLM_OK)
+            return (int)err->code;
+        if (feed->begin(
+                f->source->ctx, f->asks, f->job_count, f->sink, job_written, f, err)
+            == GLM_OK)
+            run_threads(f, threads);
+        if (f->failed_job >= 0 && err->code == GLM_OK)
+            *err = f->error;
+        feed->end(f->source->ctx, err->code == GLM_OK, err);
+        if (forget_wrong(f, &wrong, err) != GLM_OK)
+            return (int)err->code;
+    }
+    return GLM_OK;
+}
+
 int flow_run(const struct flow_source *source, const struct flow_sink *sink,
     struct flow_item *items, int threads, const char *verb,
     const struct glm_events *events, struct flow_stats *stats, struct glm_error *err)
@@ -486,10 +615,13 @@ int flow_run(const struct flow_source *source, const struct flow_sink *sink,
     pthread_cond_init(&f.room, NULL);
     if (make_jobs(&f, err) != GLM_OK || prepare_members(&f, err) != GLM_OK)
         goto out;
-    run_threads(&f, threads);
-    if (f.failed_job >= 0)
+    if (source->feed != NULL)
+        run_fed(&f, threads, err);
+    else
+        run_threads(&f, threads);
+    if (f.failed_job >= 0 && err->code == GLM_OK)
         *err = f.error;
-    else if (source->unchanged != NULL)
+    else if (err->code == GLM_OK && source->unchanged != NULL)
         source->unchanged(source->ctx, err);
     for (int64_t i = 0; i < f.job_count;
          i++) /* job order: sums do not depend on threads */
@@ -497,9 +629,8 @@ int flow_run(const struct flow_source *source, const struct flow_sink *sink,
             codec_error_add(&items[f.jobs[i].tensor].error, &f.jobs[i].error);
     *stats = f.stats;
 out:
-    for (int64_t i = 0; f.members != NULL && i < sink->m->tensor_count; i++)
-        recode_members_free(f.members[i], sink->m->tensors[i].grid.dims[0]);
-    free(f.members);
+    clear_members(&f);
+    free(f.asks);
     free(f.jobs);
     pthread_mutex_destroy(&f.lock);
     pthread_cond_destroy(&f.room);

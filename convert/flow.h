@@ -26,6 +26,32 @@ struct flow_thread { /* what one thread owns */
     struct dio_buffer in, out, aux, wide, back;
     unsigned char *digests;
     size_t digest_room;
+    int64_t job; /* that it works on */
+};
+
+/* A job as a source sees it that hands out the jobs itself. */
+struct flow_ask {
+    int64_t tensor; /* of the source */
+    struct rect at; /* rows of one member, whole width */
+    bool done;      /* written by an earlier run */
+    bool again;     /* set by end: what was read was wrong */
+};
+
+struct flow_sink;
+
+/* A source whose bytes arrive in an order of their own (a network) hands out the jobs as they can
+ * be done. Jobs are then rows of one member, as wide as the tensor. */
+struct flow_feed {
+    /* asks stay until end; written tells whether a job and all it makes are in the sink. */
+    int (*begin)(void *ctx, struct flow_ask *asks, int64_t count,
+        const struct flow_sink *sink, bool (*written)(void *flow, int64_t job),
+        void *flow, struct glm_error *err);
+    /* A job that can be done now; waits for one. -1: there are no more, or *err says why. */
+    int64_t (*take)(void *ctx, struct glm_error *err);
+    void (*done)(void *ctx, int64_t job, bool good);
+    /* After the last job. good: none failed. Sets again where a job must be done anew; then begin
+     * comes once more, unless err was set. */
+    int (*end)(void *ctx, bool good, struct glm_error *err);
 };
 
 struct flow_source {
@@ -47,6 +73,7 @@ struct flow_source {
     uint64_t (*place)(void *ctx, int64_t tensor, const struct rect *at);
     /* NULL, or asked after the last read: an error if the source has changed meanwhile. */
     int (*unchanged)(void *ctx, struct glm_error *err);
+    const struct flow_feed *feed; /* NULL: jobs are taken in order */
 };
 
 struct flow_sink {
@@ -70,6 +97,14 @@ struct flow_sink {
     int (*note)(void *ctx, int64_t tensor, const struct rect *at,
         const unsigned char *digests, struct glm_error *err);
     void (*fail)(void *ctx); /* wakes those who wait inside put; may be NULL */
+    /* For a source with a state of its own to keep: NULL, or the writer's (writer.h). */
+    const char *(*folder)(void *ctx);
+    int (*journal)(void *ctx, const char *line, struct glm_error *err);
+    int (*recall)(void *ctx, int (*fn)(void *fn_ctx, char *line, struct glm_error *err),
+        void *fn_ctx, struct glm_error *err);
+    int (*settle)(void *ctx, struct glm_error *err);
+    int (*forget)(
+        void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err);
 };
 
 /* What becomes of one tensor of the sink. */

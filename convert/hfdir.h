@@ -50,7 +50,7 @@ struct hf_store {
 };
 
 struct hf_source {
-    char *dir; /* with a store: what sentences call it */
+    char *dir;                    /* with a store: what sentences call it */
     const struct hf_store *store; /* NULL: the folder dir */
     struct table *table; /* of the model as it will be imported (subset applied) */
     struct hf_file *files;
@@ -80,7 +80,7 @@ struct hf_options {
     /* the MTP layers' tensors may be absent, all of them: file is -1 then */
     bool mtp_may_lack;
     struct hf_subset subset;
-    int threads; /* headers read at the same time */
+    int threads;                  /* headers read at the same time */
     const struct hf_store *store; /* must outlive the source */
 };
 

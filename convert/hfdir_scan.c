@@ -237,8 +237,8 @@ static int keep_index(struct hf_source *s, const char *name, struct glm_error *e
 }
 
 /* The same files out of a store's list, which has no links and no devices. */
-static int take_listed(
-    struct hf_source *s, const char *name, uint64_t bytes, char **index, struct glm_error *err)
+static int take_listed(struct hf_source *s, const char *name, uint64_t bytes,
+    char **index, struct glm_error *err)
 {
     char shown[JSONIN_SHOWN];
     const char *trouble = hfdir_name_trouble(name, strlen(name));

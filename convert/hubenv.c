@@ -233,10 +233,11 @@ int hubenv_read(struct hubenv *e, struct glm_error *err)
     static const char *const files[] = {
         "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", NULL};
     static const char *const paths[] = {"SSL_CERT_DIR", NULL};
-    const char *cache = first_of(caches), *ca = first_of(files), *ca_dir = first_of(paths);
+    const char *cache = first_of(caches), *ca = first_of(files),
+               *ca_dir = first_of(paths);
 
-    *e = (struct hubenv){.offline =
-                             is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE")};
+    *e = (struct hubenv){
+        .offline = is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE")};
     char *home = hf_home();
     e->cache = cache != NULL ? expand(cache) : home != NULL ? joined(home, "hub") : NULL;
     e->ca_file = ca != NULL ? strdup(ca) : NULL;

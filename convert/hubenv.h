@@ -23,10 +23,10 @@ int hubspec_parse(struct hubspec *s, const char *text, struct glm_error *err);
 struct hubenv {
     char *endpoint; /* HF_ENDPOINT, without a slash at its end */
     char origin[HUBENV_ORIGIN];
-    bool loopback;            /* the endpoint is http on this machine */
-    char *token;              /* NULL: none. Never in any output. */
-    char *cache;              /* of the hub's client; NULL: there can be none */
-    bool offline;             /* HF_HUB_OFFLINE */
+    bool loopback;           /* the endpoint is http on this machine */
+    char *token;             /* NULL: none. Never in any output. */
+    char *cache;             /* of the hub's client; NULL: there can be none */
+    bool offline;            /* HF_HUB_OFFLINE */
     char *ca_file, *ca_path; /* NULL: libcurl's own */
 };
 

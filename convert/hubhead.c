@@ -41,7 +41,8 @@ static bool whole_number(const char *v, const char *end, uint64_t *out)
 
 static void copy(char *out, size_t room, const char *v, const char *end)
 {
-    const size_t n = (size_t)(end - v) < room ? (size_t)(end - v) : 0; /* too long: not said */
+    const size_t n =
+        (size_t)(end - v) < room ? (size_t)(end - v) : 0; /* too long: not said */
     memcpy(out, v, n);
     out[n] = '\0';
 }
@@ -180,8 +181,8 @@ static void take_commit(struct hubhead *h, const char *v, const char *end)
         copy(h->commit, sizeof h->commit, v, end);
 }
 
-static void take_field(struct hubhead *h, const char *name, size_t n, const char *v,
-    const char *end)
+static void take_field(
+    struct hubhead *h, const char *name, size_t n, const char *v, const char *end)
 {
 #define IS(text) (n == sizeof(text) - 1 && strncasecmp(name, text, n) == 0)
     uint64_t size;

@@ -70,9 +70,8 @@ static bool deliver(struct transfer *t, const char *p, size_t n)
         }
         if (left > t->get.to - t->at)
             left = (size_t)(t->get.to - t->at);
-        const size_t got = left == 0
-            ? 0
-            : t->get.data(t->get.ctx, t->at, p + t->taken, left, &t->cause);
+        const size_t got =
+            left == 0 ? 0 : t->get.data(t->get.ctx, t->at, p + t->taken, left, &t->cause);
         if (got == HUBNET_ABORT) {
             t->verdict = VERDICT_FAIL;
             return false;
@@ -166,7 +165,8 @@ static bool set_up(struct transfer *t)
     CURL *c = t->easy;
     const struct hubenv *env = t->net->o.env;
 #define SET(option, value) (curl_easy_setopt(c, option, value) == CURLE_OK)
-    return SET(CURLOPT_URL, t->url) && SET(CURLOPT_PRIVATE, t) && SET(CURLOPT_NOSIGNAL, 1L)
+    return SET(CURLOPT_URL, t->url) && SET(CURLOPT_PRIVATE, t)
+        && SET(CURLOPT_NOSIGNAL, 1L)
         && SET(CURLOPT_PROTOCOLS_STR, env->loopback ? "http,https" : "https")
         && SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1)
         && SET(CURLOPT_USERAGENT, "glm-import/" GLM_VERSION)
@@ -321,9 +321,9 @@ static bool curl_failed(struct transfer *t, CURLcode rc)
         t->curl_error[0] != '\0' ? t->curl_error : curl_easy_strerror(rc));
     hubnet_scrub(t->net, what);
     glm_fail(&t->cause, rc == CURLE_OUT_OF_MEMORY ? GLM_ENOMEM : GLM_EIO,
-        t->judged && t->verdict == VERDICT_BODY ? "%s: cut at byte %" PRIu64 ": %s"
-                                                : "%s: no answer to the request for byte %" PRIu64
-                                                  " on: %s",
+        t->judged && t->verdict == VERDICT_BODY
+            ? "%s: cut at byte %" PRIu64 ": %s"
+            : "%s: no answer to the request for byte %" PRIu64 " on: %s",
         t->get.what, t->at, what);
     switch (rc) {
     case CURLE_PEER_FAILED_VERIFICATION:
@@ -385,8 +385,9 @@ static void hop_ended(struct transfer *t, CURLcode rc)
         if (h->status == 206 && h->has_range && t->at == h->last + 1)
             go_on(t, h->first);
         else {
-            glm_fail(&t->cause, GLM_EIO, "%s: the body ends at byte %" PRIu64
-                " before its end", t->get.what, t->at);
+            glm_fail(&t->cause, GLM_EIO,
+                "%s: the body ends at byte %" PRIu64 " before its end", t->get.what,
+                t->at);
             try_again(t);
         }
     } else if (curl_failed(t, rc)) {
@@ -462,9 +463,8 @@ static void give_up_stalled(struct hubnet *net)
             continue;
         unlist(&net->active, t);
         glm_error_clear(&t->cause);
-        glm_fail(&t->cause, GLM_EIO,
-            "%s: nothing came for %d s at byte %" PRIu64, t->get.what, net->o.stall_s,
-            t->at);
+        glm_fail(&t->cause, GLM_EIO, "%s: nothing came for %d s at byte %" PRIu64,
+            t->get.what, net->o.stall_s, t->at);
         try_again(t);
     }
 }

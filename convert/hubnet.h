@@ -33,7 +33,8 @@ struct hubnet_get {
     const char *url;         /* at the endpoint; the same */
     uint64_t from, to, size; /* UINT64_MAX: to the end; the size is not known */
     const char *digest;      /* that the list of files gives; "" or NULL: none */
-    char **link; /* NULL, or where the address behind redirects is kept between transfers */
+    char *
+        *link; /* NULL, or where the address behind redirects is kept between transfers */
     struct hubhead *head; /* NULL, or filled with the last answer's headers */
     void *ctx;
     /* On the moving thread. Takes bytes of [offset, offset+n) and returns how many; fewer pauses

@@ -102,8 +102,8 @@ static void judge_redirect(struct transfer *t)
     } else if (!hubenv_origin(url, env->loopback, origin)) {
         const int shown = (int)strcspn(url, "?");
         judged(t, VERDICT_FAIL, GLM_EIO,
-            "a redirect to %.*s, which is not followed: only https is", shown > 200 ? 200 : shown,
-            url);
+            "a redirect to %.*s, which is not followed: only https is",
+            shown > 200 ? 200 : shown, url);
     } else {
         free(t->url);
         t->url = url;
@@ -132,7 +132,8 @@ static bool contradicts(struct transfer *t)
             digest);
         return true;
     }
-    if (h->has_linked_size && t->get.size != UINT64_MAX && h->linked_size != t->get.size) {
+    if (h->has_linked_size && t->get.size != UINT64_MAX
+        && h->linked_size != t->get.size) {
         judged(t, VERDICT_FAIL, GLM_EIO,
             "the hub contradicts itself: X-Linked-Size is %" PRIu64
             " bytes, its list of files says %" PRIu64,
@@ -198,7 +199,8 @@ static void judge_refusal(struct transfer *t)
 
     if (h->status == 404 || h->status == 410)
         judged(t, VERDICT_FAIL, GLM_EFORMAT,
-            "the hub does not have it (status %d%s%s); is the name right, and the revision?",
+            "the hub does not have it (status %d%s%s); is the name right, and the "
+            "revision?",
             h->status, colon, said);
     else if (strcmp(h->error_code, "RepoNotFound") == 0)
         judged(t, VERDICT_FAIL, GLM_EFORMAT,

@@ -66,8 +66,8 @@ static int take_entry(struct hubtree *t, const char *what, int64_t number,
             "%s: the list of files gives '%s' no size, or one that is no whole number",
             what, shown);
     if (t->count >= HUBTREE_FILES)
-        return glm_fail(err, GLM_EFORMAT, "%s: more than %d files: not a model", what,
-            HUBTREE_FILES);
+        return glm_fail(
+            err, GLM_EFORMAT, "%s: more than %d files: not a model", what, HUBTREE_FILES);
     if (t->count == t->room) {
         const int64_t room = t->room * 2 + 64;
         struct hubtree_file *more = realloc(t->files, (size_t)room * sizeof *more);
@@ -176,9 +176,8 @@ void hubtree_clear(struct hubtree *t)
 const struct hubtree_file *hubtree_find(const struct hubtree *t, const char *path)
 {
     const struct hubtree_file key = {.path = (char *)(uintptr_t)path};
-    return t->count == 0
-        ? NULL
-        : bsearch(&key, t->files, (size_t)t->count, sizeof key, by_path);
+    return t->count == 0 ? NULL
+                         : bsearch(&key, t->files, (size_t)t->count, sizeof key, by_path);
 }
 
 int hubtree_commit(const char *what, const char *text, size_t size,

@@ -94,7 +94,8 @@ static int hf_unchanged(void *ctx, struct glm_error *err)
     const struct hf_reader *r = ctx;
     struct stat st;
 
-    for (int64_t i = 0; i < r->s->file_count && err->code == GLM_OK; i++) {
+    for (int64_t i = 0;
+         i < r->s->file_count && r->s->store == NULL && err->code == GLM_OK; i++) {
         const struct stat *was = &r->seen[i];
         if (stat_file(r, i, &st, err) == GLM_OK
             && (st.st_size != was->st_size || st.st_mtim.tv_sec != was->st_mtim.tv_sec
@@ -123,7 +124,7 @@ int hf_reader_open(
     r->seen = calloc((size_t)s->file_count + 1, sizeof *r->seen);
     if (r->m == NULL || r->files == NULL || r->seen == NULL)
         glm_fail(err, GLM_ENOMEM, "%s: no memory", s->dir);
-    for (int64_t i = 0; err->code == GLM_OK && i < s->file_count; i++)
+    for (int64_t i = 0; err->code == GLM_OK && s->store == NULL && i < s->file_count; i++)
         stat_file(r, i, &r->seen[i], err);
     for (int64_t i = 0; err->code == GLM_OK && i < s->table->count; i++)
         add_row(r, &s->table->entries[i], err);
@@ -158,7 +159,12 @@ static int file_of(struct hf_reader *r, const struct hf_place *p, const struct d
     pthread_mutex_lock(&r->lock);
     if (f->path == NULL) {
         char path[4096];
-        snprintf(path, sizeof path, "%s/%s", r->s->dir, r->s->files[p->file].name);
+        const struct hf_store *store = r->s->store;
+        const char *name = r->s->files[p->file].name;
+        if (store != NULL)
+            snprintf(path, sizeof path, "%s", store->local(store->ctx, name));
+        else
+            snprintf(path, sizeof path, "%s/%s", r->s->dir, name);
         if (dio_open_read(f, path, err) == GLM_OK
             && f->size != r->s->files[p->file].header.file_size)
             glm_fail(err, GLM_EFORMAT,
@@ -170,15 +176,21 @@ static int file_of(struct hf_reader *r, const struct hf_place *p, const struct d
     return (int)err->code;
 }
 
+/* Of a cut router's rectangle: the axis that counts rows, and the bytes of one. */
+static size_t cut_row(const struct ckpt_tensor *t, int *axis)
+{
+    *axis = t->rank == 1 ? 2 : 1;
+    return glm_dtype_size(t->dtype) * (t->rank == 1 ? 1 : (size_t)t->grid.dims[2]);
+}
+
 /* Rows of the router that --experts keeps lie apart in the source: one read each. A vector's
  * elements are its rows. */
 static int read_kept_rows(const struct hf_reader *r, const struct ckpt_tensor *t,
     const struct hf_place *p, const struct dio *f, const struct rect *at,
     unsigned char *out, struct glm_error *err)
 {
-    const int axis = t->rank == 1 ? 2 : 1;
-    const size_t row =
-        glm_dtype_size(t->dtype) * (t->rank == 1 ? 1 : (size_t)t->grid.dims[2]);
+    int axis;
+    const size_t row = cut_row(t, &axis);
 
     for (int64_t i = at->lo[axis]; i < at->hi[axis]; i++, out += row)
         if (dio_pread(f, p->offset + (uint64_t)r->s->experts[i] * row, row, out, err)
@@ -253,6 +265,43 @@ static uint64_t hf_order(void *ctx, int64_t tensor, const struct rect *at)
     const uint64_t row = (uint64_t)t->grid.dims[2] * glm_dtype_size(t->dtype);
 
     return ((uint64_t)p->file << 48) + p->offset + (uint64_t)at->lo[1] * row;
+}
+
+const struct hf_source *hf_reader_model(const struct hf_reader *r)
+{
+    return r->s;
+}
+
+bool hf_reader_extent(const struct hf_reader *r, int64_t tensor, const struct rect *at,
+    int32_t *file, uint64_t *begin, uint64_t *end)
+{
+    const struct ckpt_tensor *t = &r->m->tensors[tensor];
+    const struct hf_place *p = hfdir_place(r->s, t->entry, at->lo[0], is_scale(t));
+    const bool cut = !is_scale(t) && hfdir_cut_rows(r->s, t->entry);
+
+    *file = p->file;
+    if (cut) {
+        int axis;
+        const uint64_t row = cut_row(t, &axis);
+        *begin = p->offset + (uint64_t)r->s->experts[at->lo[axis]] * row;
+        *end = p->offset + (uint64_t)(r->s->experts[at->hi[axis] - 1] + 1) * row;
+    } else {
+        const uint64_t row = (uint64_t)t->grid.dims[2] * glm_dtype_size(t->dtype);
+        *begin = p->offset + (uint64_t)at->lo[1] * row;
+        *end = p->offset + (uint64_t)at->hi[1] * row;
+    }
+    return !cut;
+}
+
+void hf_reader_pick(const struct hf_reader *r, int64_t tensor, const struct rect *at,
+    const unsigned char *span, unsigned char *out)
+{
+    int axis;
+    const size_t row = cut_row(&r->m->tensors[tensor], &axis);
+    const int first = r->s->experts[at->lo[axis]];
+
+    for (int64_t i = at->lo[axis]; i < at->hi[axis]; i++, out += row)
+        memcpy(out, span + (size_t)(r->s->experts[i] - first) * row, row);
 }
 
 struct flow_source hf_reader_source(struct hf_reader *r)

@@ -1,0 +1,154 @@
+/* What hubflow.c, hubflow_plan.c and hubflow_settle.c share: the state of a download in progress.
+ *
+ * A file that is fetched is a stream: its bytes from some offset on, cut into pieces that lie end to
+ * end. A piece is the bytes of one job, or filler: bytes that only the digest needs. A piece goes
+ *
+ *     filling -> full -> taken (in the digest) -> processed (in the sink) -> settled (durable)
+ *
+ * and at each step pieces of a stream go in order, but for "processed". */
+#ifndef CONVERT_HUBFLOW_INSIDE_H
+#define CONVERT_HUBFLOW_INSIDE_H
+
+#include <pthread.h>
+
+#include "convert/hubflow.h"
+#include "convert/hubsum.h"
+
+enum {
+    HUBFLOW_FILLER = 8 << 20,
+    HUBFLOW_GAP =
+        64 << 10, /* unwanted bytes that are cheaper to read than a new request */
+    /* Bytes of a stream that may be received and not yet durable. With what waits in the sockets
+     * this stays below the 64 MiB that a killed process may have to fetch again. */
+    HUBFLOW_WINDOW = 48 << 20,
+    HUBFLOW_SETTLE =
+        16 << 20, /* processed bytes of one stream that make a sync worthwhile */
+    HUBFLOW_POOL = 128 << 20, /* bytes in pieces, all streams together */
+    HUBFLOW_MARKS = 32,
+    HUBFLOW_MARK = 2 << 20, /* bytes between two states that are kept */
+};
+
+enum { PIECE_HASH = -1, PIECE_SKIP = -2 };
+
+struct hubpiece {
+    uint64_t begin, end;
+    int64_t job; /* or PIECE_HASH, PIECE_SKIP */
+    unsigned char *data;
+    bool processed;
+};
+
+struct hubmark { /* the digest after so many pieces */
+    int64_t pieces;
+    struct hubsum sum;
+};
+
+struct hubstream {
+    struct hubflow *flow;
+    struct hub_file *file;
+    int32_t no;
+    bool whole; /* all of the file passes, so its digest can be compared */
+    struct hubpiece *pieces;
+    int64_t count, room;
+    /* the moving thread's */
+    unsigned char *filling;
+    uint64_t got;
+    /* under the lock */
+    int64_t full, taken, settled;
+    uint64_t settled_at;
+    int64_t
+        examined; /* pieces that the last settling found processed, from the first on */
+    bool hashing, waits, active, received;
+    bool verified, wrong;
+    struct hubsum sum;
+    struct hubmark marks[HUBFLOW_MARKS];
+    int mark_count;
+};
+
+struct hubplace { /* of a job */
+    int32_t stream;
+    int64_t piece;
+};
+
+/* What the journal says of a file; across rounds what this process knows. */
+struct hubstate {
+    bool known, verified;
+    int wrong; /* times that its digest did not match */
+    struct hubsum sum;
+};
+
+struct hubpool { /* buffers for pieces; under the flow's lock */
+    size_t used, kept;
+    struct hubspare {
+        unsigned char *data;
+        size_t size;
+    } spare[16];
+    int count;
+};
+
+struct hubflow {
+    struct hubflow_options o;
+    const struct hf_source *s;
+    struct flow_source reads; /* the reader's: for files in the cache */
+    struct hubstate *states;  /* [file_count] */
+    /* of a round */
+    struct flow_ask *asks;
+    int64_t ask_count;
+    const struct flow_sink *sink;
+    bool (*written)(void *flow, int64_t job);
+    void *written_ctx;
+    struct hubstream *streams;
+    int stream_count;
+    struct hubplace *places; /* [ask_count] */
+    int64_t *local;          /* jobs of files in the cache */
+    int64_t local_count, local_next;
+    int next_stream; /* the next to start */
+    int active;      /* streams with a transfer */
+    int turn;        /* where take looks first */
+    pthread_mutex_t lock;
+    pthread_cond_t arrived; /* pieces, ends, failures */
+    pthread_cond_t due;     /* something to settle */
+    bool failed, ending;
+    struct glm_error error;
+    struct hubpool pool;
+    pthread_t settler;
+    bool settling;
+    /* scales that recoding asks for out of turn */
+    pthread_mutex_t side_lock;
+    struct hubside {
+        int32_t file;
+        uint64_t begin;
+        size_t size;
+        unsigned char *data;
+        uint64_t used;
+    } side[8];
+    uint64_t side_clock;
+};
+
+/* hubflow_plan.c: the streams of a round, out of asks and states. */
+int hubflow_plan(struct hubflow *f, struct glm_error *err);
+void hubflow_plan_clear(struct hubflow *f);
+/* States out of the journal's lines. */
+int hubflow_recall(struct hubflow *f, struct glm_error *err);
+
+/* hubflow_settle.c: makes what is processed durable and writes down how far that is. */
+void *hubflow_settler(void *flow);
+int hubflow_settle(struct hubflow *f, struct glm_error *err);
+bool hubflow_settle_due(const struct hubflow *f);
+
+/* Bytes of a piece's buffer: few sizes, so that buffers can be used again. */
+static inline size_t hubflow_room(const struct hubpiece *p)
+{
+    const size_t n = (size_t)(p->end - p->begin), step = n > 1 << 20 ? 1 << 20 : 64 << 10;
+    return (n + step - 1) / step * step;
+}
+
+/* Under the lock. */
+void hubflow_fail(struct hubflow *f, const struct glm_error *err);
+void hubflow_give(struct hubflow *f, struct hubpiece *p);
+
+/* hubflow_side.c: bytes out of turn, through a small cache. */
+int hubflow_side(struct hubflow *f, int32_t file, uint64_t begin, uint64_t end,
+    unsigned char *out, struct glm_error *err);
+void hubflow_side_clear(struct hubflow *f);
+
+#endif

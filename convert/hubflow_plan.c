@@ -1,0 +1,220 @@
+/* Which bytes of which file are fetched, in which pieces.
+ *
+ * A file whose data all belong to jobs is read whole from where its digest stands, also over pieces
+ * that are written already: without them the digest could not be finished. Of other files (a
+ * smaller model) only the pieces of jobs are read, and what lies between them if that is little. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "convert/hubflow_inside.h"
+
+struct want { /* a job's bytes */
+    int32_t file;
+    uint64_t begin, end;
+    int64_t job;
+};
+
+/* ---- the journal's lines ---------------------------------------------------------------------- */
+
+static int recall_line(void *ctx, char *line, struct glm_error *err)
+{
+    struct hubflow *f = ctx;
+    int file, at = 0;
+    (void)err;
+    if (sscanf(line, "hub %d %n", &file, &at) < 1 || at == 0 || file < 0
+        || file >= f->s->file_count)
+        return GLM_OK;
+    struct hubstate *s = &f->states[file];
+    s->known = s->verified = false;
+    if (strcmp(line + at, "verified") == 0)
+        s->known = s->verified = true;
+    else
+        s->known = hubsum_load(&s->sum, line + at);
+    return GLM_OK;
+}
+
+int hubflow_recall(struct hubflow *f, struct glm_error *err)
+{
+    return f->sink->recall(f->sink->ctx, recall_line, f, err);
+}
+
+/* ---- pieces ----------------------------------------------------------------------------------- */
+
+static int add_piece(
+    struct hubstream *s, uint64_t begin, uint64_t end, int64_t job, struct glm_error *err)
+{
+    if (s->count == s->room) {
+        const int64_t room = s->room * 2 + 64;
+        struct hubpiece *more = realloc(s->pieces, (size_t)room * sizeof *more);
+        if (more == NULL)
+            return glm_fail(err, GLM_ENOMEM, "%s: no memory for its plan", s->file->what);
+        s->pieces = more;
+        s->room = room;
+    }
+    s->pieces[s->count++] = (struct hubpiece){.begin = begin, .end = end, .job = job};
+    return GLM_OK;
+}
+
+static int add_filler(
+    struct hubstream *s, uint64_t begin, uint64_t end, struct glm_error *err)
+{
+    while (begin < end && err->code == GLM_OK) {
+        const uint64_t n = end - begin < HUBFLOW_FILLER ? end - begin : HUBFLOW_FILLER;
+        add_piece(s, begin, begin + n, PIECE_HASH, err);
+        begin += n;
+    }
+    return (int)err->code;
+}
+
+static int plan_whole(struct hubflow *f, struct hubstream *s, const struct want *w,
+    int64_t count, struct glm_error *err)
+{
+    const struct hf_file *file = &f->s->files[s->no];
+    const uint64_t size = file->header.file_size;
+    struct hubstate *state = &f->states[s->no];
+    uint64_t at = state->known ? state->sum.at : 0;
+
+    for (int64_t i = 0; i < count && w[i].begin < at; i++)
+        if (!f->asks[w[i].job].done) /* lost since: a power cut, a removed file */
+            state->known = false;
+    if (!state->known || state->sum.kind != hubsum_kind_of(s->file->listed->digest)
+        || at < file->header.data_start || at > size) {
+        state->known = false;
+        hubsum_begin(
+            &state->sum, hubsum_kind_of(s->file->listed->digest), file->header.file_size);
+        hubsum_update(&state->sum, file->header_bytes, (size_t)file->header.data_start);
+        at = state->sum.at;
+    }
+    s->sum = state->sum;
+    s->settled_at = s->got = at;
+    for (int64_t i = 0; i < count && err->code == GLM_OK; i++) {
+        if (f->asks[w[i].job].done || w[i].begin < at)
+            continue;
+        add_filler(s, at, w[i].begin, err);
+        add_piece(s, w[i].begin, w[i].end, w[i].job, err);
+        at = w[i].end;
+    }
+    return add_filler(s, at, size, err);
+}
+
+static int plan_parts(struct hubflow *f, struct hubstream *s, const struct want *w,
+    int64_t count, struct glm_error *err)
+{
+    for (int64_t i = 0; i < count && err->code == GLM_OK; i++) {
+        if (f->asks[w[i].job].done)
+            continue;
+        const uint64_t last = s->count > 0 ? s->pieces[s->count - 1].end : w[i].begin;
+        if (last < w[i].begin && w[i].begin - last <= HUBFLOW_GAP)
+            add_piece(s, last, w[i].begin, PIECE_SKIP, err);
+        add_piece(s, w[i].begin, w[i].end, w[i].job, err);
+    }
+    s->settled_at = s->got = s->count > 0 ? s->pieces[0].begin : 0;
+    return (int)err->code;
+}
+
+/* ---- files ------------------------------------------------------------------------------------ */
+
+static int by_place(const void *a, const void *b)
+{
+    const struct want *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return (x->end > y->end) - (x->end < y->end);
+}
+
+static bool covers(
+    const struct hubflow *f, int32_t file, const struct want *w, int64_t count)
+{
+    const struct st_header *h = &f->s->files[file].header;
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += w[i].end - w[i].begin;
+    return sum == h->file_size - h->data_start;
+}
+
+static int plan_file(struct hubflow *f, int32_t no, const struct want *w, int64_t count,
+    struct glm_error *err)
+{
+    struct hub_file *file = hub_find(f->o.hub, f->s->files[no].name);
+    struct hubstate *state = &f->states[no];
+    int64_t todo = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        todo += !f->asks[w[i].job].done;
+    if (file->local != NULL) {
+        for (int64_t i = 0; i < count; i++)
+            if (!f->asks[w[i].job].done)
+                f->local[f->local_count++] = w[i].job;
+        return GLM_OK;
+    }
+    const bool whole =
+        covers(f, no, w, count) && hubsum_kind_of(file->listed->digest) != HUBSUM_NONE;
+    if (todo == 0 && (!whole || state->verified))
+        return GLM_OK;
+    if (state->verified) /* and yet something is missing */
+        *state = (struct hubstate){.wrong = state->wrong};
+    struct hubstream *s = &f->streams[f->stream_count++];
+    *s = (struct hubstream){.flow = f, .file = file, .no = no, .whole = whole};
+    return whole ? plan_whole(f, s, w, count, err) : plan_parts(f, s, w, count, err);
+}
+
+static void set_places(struct hubflow *f)
+{
+    for (int i = 0; i < f->stream_count; i++)
+        for (int64_t p = 0; p < f->streams[i].count; p++)
+            if (f->streams[i].pieces[p].job >= 0)
+                f->places[f->streams[i].pieces[p].job] = (struct hubplace){i, p};
+}
+
+int hubflow_plan(struct hubflow *f, struct glm_error *err)
+{
+    struct want *w = calloc((size_t)f->ask_count + 1, sizeof *w);
+
+    f->streams = calloc((size_t)f->s->file_count + 1, sizeof *f->streams);
+    f->places = malloc(((size_t)f->ask_count + 1) * sizeof *f->places);
+    f->local = malloc(((size_t)f->ask_count + 1) * sizeof *f->local);
+    if (w == NULL || f->streams == NULL || f->places == NULL || f->local == NULL) {
+        free(w);
+        return glm_fail(err, GLM_ENOMEM, "%s: no memory for the plan", f->s->dir);
+    }
+    for (int64_t i = 0; i < f->ask_count; i++) {
+        w[i].job = i;
+        hf_reader_extent(f->o.r, f->asks[i].tensor, &f->asks[i].at, &w[i].file,
+            &w[i].begin, &w[i].end);
+        f->places[i] = (struct hubplace){-1, 0};
+    }
+    qsort(w, (size_t)f->ask_count, sizeof *w, by_place);
+    for (int64_t i = 0, n; i < f->ask_count && err->code == GLM_OK; i += n) {
+        for (n = 1; i + n < f->ask_count && w[i + n].file == w[i].file;)
+            n++;
+        plan_file(f, w[i].file, w + i, n, err);
+    }
+    set_places(f);
+    free(w);
+    return (int)err->code;
+}
+
+void hubflow_plan_clear(struct hubflow *f)
+{
+    for (int i = 0; f->streams != NULL && i < f->stream_count; i++) {
+        struct hubstream *s = &f->streams[i];
+        for (int64_t p = 0; p < s->count; p++)
+            if (s->pieces[p].data != NULL)
+                dio_free(s->pieces[p].data, hubflow_room(&s->pieces[p]));
+        if (s->filling != NULL)
+            dio_free(s->filling, hubflow_room(&s->pieces[s->full]));
+        free(s->pieces);
+    }
+    free(f->streams);
+    free(f->places);
+    free(f->local);
+    f->streams = NULL;
+    f->places = NULL;
+    f->local = NULL;
+    f->stream_count = 0;
+    f->local_count = f->local_next = 0;
+}
