@@ -1,0 +1,360 @@
+/* gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] [--profile]: forward and backward
+ * of a model with BF16 weights by formula (tests/gpu/support.h) on the GPU, one sequence.
+ *
+ * Prints a JSON line: seconds of each round, loss, bytes of weights, gradients and all else. --dump
+ * writes the loss and, for every parameter gradient, its norm and some elements, which
+ * tests/gpu/peer_slice.py compares with transformers'. --profile times every operation of one more
+ * round with events, which costs the overlap of launches, and prints a table to standard error. */
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/gpu/support.h"
+#include "train/model.h"
+
+enum { PICKS = 65536, MAX_ROUNDS = 64 };
+
+static struct {
+    int (*fill)(void *, int64_t, int, uint64_t, float, float);
+    int (*sample)(const void *, int64_t, int64_t, float *, double *);
+    int (*event)(int, void *);
+    float (*elapsed)(int, int);
+    int64_t (*used)(void);
+} gpu;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "gpu_slice: %s\n", what);
+    exit(4);
+}
+
+static void open_support(void)
+{
+    char path[4096], self[4096] = "";
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+        die("who am I");
+    *strrchr(self, '/') = '\0';
+    snprintf(path, sizeof path, "%.4000s/../lib/libglm-cuda-test.so", self);
+    void *so = dlopen(path, RTLD_NOW);
+    if (so == NULL)
+        die(dlerror());
+    *(void **)&gpu.fill = dlsym(so, "cudatest_fill");
+    *(void **)&gpu.sample = dlsym(so, "cudatest_sample");
+    *(void **)&gpu.event = dlsym(so, "cudatest_event");
+    *(void **)&gpu.elapsed = dlsym(so, "cudatest_elapsed");
+    *(void **)&gpu.used = dlsym(so, "cudatest_used");
+}
+
+/* ---- every operation between two events ------------------------------------------------------- */
+
+static const struct kernels *real;
+static struct {
+    const char *op;
+    char note[64];
+} timed[8000];
+static int calls;
+
+static void note(const char *op, const char *text)
+{
+    timed[calls].op = op;
+    snprintf(timed[calls].note, sizeof timed[calls].note, "%s", text);
+}
+
+/* What makes calls of one operation differ. */
+static const char *describe(const char *op, const void *p)
+{
+    static char text[64];
+    text[0] = '\0';
+    if (strcmp(op, "gemm") == 0) {
+        const struct gemm *g = p;
+        snprintf(text, sizeof text, "%lldx%lldx%lld%s", (long long)g->M, (long long)g->N,
+            (long long)g->K, g->accumulate ? "+" : "");
+    } else if (strcmp(op, "grouped_gemm") == 0) {
+        const struct grouped_gemm *g = p;
+        static const char *const kinds[] = {"NT", "NN", "TN"};
+        snprintf(text, sizeof text, "%s %lldx%lld", kinds[g->kind], (long long)g->N,
+            (long long)g->K);
+    }
+    return text;
+}
+
+#define PROFILED(name)                                                                   \
+    static int profiled_##name(                                                          \
+        const struct name *p, glm_stream s, struct glm_error *err)                       \
+    {                                                                                    \
+        note(#name, describe(#name, p));                                                 \
+        gpu.event(2 * calls, s);                                                         \
+        const int status = real->name(p, s, err);                                        \
+        gpu.event(2 * calls + 1, s);                                                     \
+        if (calls < 7999)                                                                \
+            calls++;                                                                     \
+        return status;                                                                   \
+    }
+OPS(PROFILED)
+
+static struct kernels profiled(const struct kernels *k)
+{
+    struct kernels out = *k;
+    real = k;
+#define SET(name) out.name = profiled_##name;
+    OPS(SET)
+    return out;
+}
+
+static void print_profile(void)
+{
+    double all = 0;
+    for (int i = 0; i < calls; i++)
+        all += (double)gpu.elapsed(2 * i, 2 * i + 1);
+    fprintf(
+        stderr, "%10s %6s %5s  operation (sum %.3f ms)\n", "ms", "share", "calls", all);
+    for (int i = 0; i < calls; i++) {
+        double sum = 0;
+        int n = 0;
+        if (timed[i].op == NULL)
+            continue;
+        const char *op = timed[i].op;
+        for (int j = i; j < calls; j++)
+            if (timed[j].op == op && strcmp(timed[j].note, timed[i].note) == 0) {
+                sum += (double)gpu.elapsed(2 * j, 2 * j + 1);
+                n++;
+                if (j > i)
+                    timed[j].op = NULL;
+            }
+        fprintf(stderr, "%10.3f %5.1f%% %5d  %s %s\n", sum, 100 * sum / all, n, op,
+            timed[i].note);
+    }
+}
+
+/* ---- the model -------------------------------------------------------------------------------- */
+
+struct slice {
+    struct table *table;
+    struct model_param *params;
+    const struct kernels *k;
+    glm_stream stream;
+    int64_t weights, gradients;
+};
+
+static uint64_t seed_of(const char *name)
+{
+    uint64_t h = 1469598103934665603u;
+    for (; *name; name++)
+        h = (h ^ (unsigned char)*name) * 1099511628211u;
+    return h;
+}
+
+static int64_t count_of(const struct table_entry *e)
+{
+    int64_t n = 1;
+    for (int i = 0; i < e->rank; i++)
+        n *= e->shape[i];
+    return n;
+}
+
+static void make_params(struct slice *s, struct glm_error *err)
+{
+    s->params = calloc((size_t)s->table->count, sizeof *s->params);
+    for (int64_t i = 0; i < s->table->count && err->code == GLM_OK; i++) {
+        const struct table_entry *e = &s->table->entries[i];
+        const int64_t n = count_of(e), in = e->shape[e->rank - 1];
+        const bool bias = e->optimizer == OPT_ROUTER_BIAS;
+        const size_t size = bias ? 4 : 2;
+        const bool zero = bias || strstr(e->name, ".bias") != NULL;
+        const float scale = e->rank < 2 ? 0 : (float)(1 / (37837.2 * sqrt((double)in)));
+        void *w = s->k->alloc((size_t)n * size, err);
+        void *dw = bias ? NULL : s->k->alloc((size_t)n * 4, err);
+        if (err->code != GLM_OK)
+            return;
+        s->weights += n * (int64_t)size;
+        s->gradients += bias ? 0 : 4 * n;
+        if (gpu.fill(w, n, !bias, seed_of(e->name), scale, e->rank < 2 && !zero ? 1 : 0)
+            != 0)
+            die("cannot fill weights");
+        s->params[i] = (struct model_param){w, dw};
+    }
+}
+
+static void zero_grads(struct slice *s, struct glm_error *err)
+{
+    for (int64_t i = 0; i < s->table->count; i++)
+        if (s->params[i].dw != NULL)
+            s->k->zero(s->params[i].dw, (size_t)count_of(&s->table->entries[i]) * 4,
+                s->stream, err);
+}
+
+static struct model_batch batch_of(int64_t T, int64_t vocab)
+{
+    int32_t *ids = calloc((size_t)(3 * T + 2), sizeof *ids), *positions = ids + T;
+    int32_t *targets = positions + T, *cu = targets + T;
+    uint64_t x = 12345;
+    for (int64_t t = 0; t < T; t++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        ids[t] = (int32_t)((x >> 33) % (uint64_t)vocab);
+        positions[t] = (int32_t)t;
+    }
+    for (int64_t t = 0; t < T; t++)
+        targets[t] = t + 1 < T ? ids[t + 1] : -100;
+    cu[1] = (int32_t)T;
+    return (struct model_batch){.tokens = T,
+        .sequences = 1,
+        .ids = ids,
+        .positions = positions,
+        .targets = targets,
+        .cu_seqlens = cu};
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double step(struct slice *s, struct model *m, const struct model_batch *b,
+    double *loss, struct glm_error *err)
+{
+    zero_grads(s, err);
+    s->k->stream_wait(s->stream, err);
+    const double began = now();
+    if (model_forward(m, b, NULL, err) != 0)
+        return 0;
+    const struct model_losses *l = model_losses(m);
+    const double scale = 1.0 / (double)l->lm_count;
+    *loss = l->lm_sum * scale;
+    model_backward(m, &(struct model_scale){.lm = scale, .indexer = scale}, err);
+    s->k->stream_wait(s->stream, err);
+    return now() - began;
+}
+
+static void dump(const struct slice *s, const char *path, double loss)
+{
+    FILE *f = fopen(path, "wb");
+    float *picks = malloc(PICKS * sizeof *picks);
+    if (f == NULL || picks == NULL)
+        die("cannot write the dump");
+    fprintf(f, "loss %.9g\n", loss);
+    for (int64_t i = 0; i < s->table->count; i++) {
+        const int64_t n = count_of(&s->table->entries[i]), count = n < PICKS ? n : PICKS;
+        double squares;
+        if (s->params[i].dw == NULL)
+            continue;
+        if (gpu.sample(s->params[i].dw, n, count, picks, &squares) != 0)
+            die("cannot read gradients");
+        fprintf(f, "%s %" PRId64 " %" PRId64 " %.9g\n", s->table->entries[i].name, n,
+            count, sqrt(squares));
+        fwrite(picks, sizeof *picks, (size_t)count, f);
+        fprintf(f, "\n");
+    }
+    free(picks);
+    if (fclose(f) != 0)
+        die("cannot write the dump");
+}
+
+static char *read_file(const char *path, size_t *size)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = malloc(1 << 20);
+    if (f == NULL || text == NULL)
+        die("cannot read the configuration");
+    *size = fread(text, 1, (1 << 20) - 1, f);
+    text[*size] = '\0';
+    fclose(f);
+    return text;
+}
+
+int main(int argc, char **argv)
+{
+    struct glm_error err = {0};
+    struct slice s = {0};
+    struct model_config config = {0};
+    struct model *m = NULL;
+    const char *dump_path = NULL;
+    double seconds[MAX_ROUNDS], loss = 0;
+    bool with_profile = false, with_loss = false;
+    int rounds = 5;
+    size_t size;
+
+    if (argc < 3)
+        die("usage: gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] "
+            "[--profile]");
+    for (int i = 3; i < argc; i++)
+        if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
+            rounds = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--dump") == 0 && i + 1 < argc)
+            dump_path = argv[++i];
+        else if (strcmp(argv[i], "--indexer-loss") == 0)
+            with_loss = true;
+        else if (strcmp(argv[i], "--profile") == 0)
+            with_profile = true;
+        else
+            die(argv[i]);
+    rounds = rounds < 1 ? 1 : rounds > MAX_ROUNDS ? MAX_ROUNDS : rounds;
+    open_support();
+    const int64_t T = atoll(argv[2]);
+    char *text = read_file(argv[1], &size);
+    if (config_parse(&config, argv[1], text, size, &err) != 0
+        || table_build(&s.table, &config, false, &err) != 0
+        || (s.k = kernels_open("cuda", &err)) == NULL)
+        goto out;
+    const struct kernels measured = profiled(s.k);
+    if ((s.stream = s.k->stream_new(1, &err)) == NULL)
+        goto out;
+    const int64_t before = gpu.used();
+    make_params(&s, &err);
+    const int64_t filled = gpu.used();
+    const struct model_batch b = batch_of(T, s.table->config.vocab_size);
+    const struct model_options o = {.dtype = GLM_BF16,
+        .max_tokens = T,
+        .max_sequences = 1,
+        .stage = with_loss ? MODEL_TRAIN_ALL : MODEL_FREEZE_INDEXER,
+        .indexer_loss = with_loss ? MODEL_INDEXER_SPARSE : MODEL_INDEXER_OFF,
+        .indexer_coeff = 0.01,
+        .zero_padding_row_grad = true};
+    for (int64_t i = 0; i < s.table->count && err.code == GLM_OK && !with_loss; i++)
+        if (s.table->entries[i].kind == KIND_INDEXER) {
+            s.k->release(s.params[i].dw);
+            s.gradients -= 4 * count_of(&s.table->entries[i]);
+            s.params[i].dw = NULL;
+        }
+    if (err.code != GLM_OK
+        || model_new(&m, s.table, s.params, &o, s.k, s.stream, &err) != 0)
+        goto out;
+    const int64_t buffers = (int64_t)model_bytes(m);
+    for (int i = 0; i < rounds && err.code == GLM_OK; i++)
+        seconds[i] = step(&s, m, &b, &loss, &err);
+    if (err.code != GLM_OK)
+        goto out;
+    printf("{\"tokens\": %" PRId64 ", \"loss\": %.9g, \"weights\": %" PRId64
+           ", \"gradients\": %" PRId64 ", \"buffers\": %" PRId64 ", \"beyond\": %" PRId64
+           ", \"context\": %" PRId64 ", \"seconds\": [",
+        T, loss, s.weights, s.gradients, buffers, gpu.used() - filled, before);
+    for (int i = 0; i < rounds; i++)
+        printf("%s%.6f", i ? ", " : "", seconds[i]);
+    printf("]}\n");
+    fflush(stdout);
+    if (dump_path != NULL)
+        dump(&s, dump_path, loss);
+    if (with_profile) {
+        model_free(m);
+        m = NULL;
+        if (model_new(&m, s.table, s.params, &o, &measured, s.stream, &err) != 0)
+            goto out;
+        calls = 0;
+        step(&s, m, &b, &loss, &err);
+        print_profile();
+    }
+out:
+    model_free(m);
+    if (s.k != NULL)
+        s.k->stream_free(s.stream);
+    if (err.code != GLM_OK)
+        fprintf(stderr, "gpu_slice: %s\n", err.text);
+    free(text);
+    return glm_exit_status(&err);
+}
