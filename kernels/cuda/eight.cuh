@@ -16,9 +16,8 @@ static __device__ inline int eight_part(int64_t at, int64_t n)
     return n - at >= EIGHT ? EIGHT : n > at ? (int)(n - at) : 0;
 }
 
-static __device__ inline void eight_get8(float *x, const bf16 *p)
+static __device__ inline void eight_words(float *x, uint4 v)
 {
-    const uint4 v = *(const uint4 *)p;
     const unsigned w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -27,11 +26,53 @@ static __device__ inline void eight_get8(float *x, const bf16 *p)
     }
 }
 
-static __device__ inline void eight_get8(float *x, const float *p)
+/* Eight as they lie in memory, for a thread that holds many of them: in as few registers. */
+template <class E> struct eight;
+template <> struct eight<bf16> {
+    uint4 v;
+};
+template <> struct eight<float> {
+    float4 v[2];
+};
+
+static __device__ inline eight<bf16> eight_take(const bf16 *p)
 {
-    const float4 a = ((const float4 *)p)[0], b = ((const float4 *)p)[1];
+    eight<bf16> x;
+    x.v = *(const uint4 *)p;
+    return x;
+}
+
+static __device__ inline eight<float> eight_take(const float *p)
+{
+    eight<float> x;
+    x.v[0] = ((const float4 *)p)[0];
+    x.v[1] = ((const float4 *)p)[1];
+    return x;
+}
+
+static __device__ inline void eight_open(float *x, const eight<bf16> &e)
+{
+    eight_words(x, e.v);
+}
+
+static __device__ inline void eight_open(float *x, const eight<float> &e)
+{
+    const float4 a = e.v[0], b = e.v[1];
     x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
     x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
+/* x[0..8) = p[0..n), zeros behind. */
+template <class E>
+static __device__ inline void eight_get(float *x, const E *p, int n, bool wide)
+{
+    if (wide && n == EIGHT) {
+        eight_open(x, eight_take(p));
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < EIGHT; k++)
+        x[k] = k < n ? get(p[k]) : 0;
 }
 
 static __device__ inline unsigned eight_pair(float even, float odd)
@@ -50,36 +91,6 @@ static __device__ inline void eight_put8(float *p, const float *x)
 {
     ((float4 *)p)[0] = make_float4(x[0], x[1], x[2], x[3]);
     ((float4 *)p)[1] = make_float4(x[4], x[5], x[6], x[7]);
-}
-
-/* x[0..8) = p[0..n), zeros behind. */
-template <class E>
-static __device__ inline void eight_get(float *x, const E *p, int n, bool wide)
-{
-    if (wide && n == EIGHT) {
-        eight_get8(x, p);
-        return;
-    }
-#pragma unroll
-    for (int k = 0; k < EIGHT; k++)
-        x[k] = k < n ? get(p[k]) : 0;
-}
-
-/* Eight as they lie in memory, for a thread that holds many of them. */
-template <class E> struct alignas(16) eight {
-    E at[EIGHT];
-};
-
-template <class E>
-static __device__ inline eight<E> eight_take(const E *p, int n, bool wide)
-{
-    eight<E> x;
-    if (wide && n == EIGHT)
-        return *(const eight<E> *)p;
-#pragma unroll
-    for (int k = 0; k < EIGHT; k++)
-        x.at[k] = k < n ? p[k] : put<E>(0);
-    return x;
 }
 
 template <class E>

@@ -1,5 +1,6 @@
 /* RMSNorm: a row is read once and held in registers by a warp (to 512 columns) or a block (to 8192);
- * longer ones are read again, from the cache. Backward, blocks are as many as the device takes at
+ * what is longer, or not aligned, is read
+ * again, from the cache. Backward, blocks are as many as the device takes at
  * once and walk over rows, the next row on its way while this one is worked on, and keep their part
  * of the weight's gradient in registers. Bound by memory: 4 bytes an element of BF16 forward, 6
  * backward (8 with dx_add). */
@@ -7,8 +8,7 @@
 
 /* ---- forward ---------------------------------------------------------------------------------- */
 
-template <class E, int TEAM, int HELD>
-static __global__ void k_fwd(struct rmsnorm_fwd p, bool wide)
+template <class E, int TEAM, int HELD> static __global__ void k_fwd(struct rmsnorm_fwd p)
 {
     __shared__ float room[WARP];
     const int64_t t = (int64_t)blockIdx.x * (ROW_THREADS / TEAM) + row_team<TEAM>();
@@ -16,15 +16,17 @@ static __global__ void k_fwd(struct rmsnorm_fwd p, bool wide)
     if (t >= p.T) /* whole teams; a block that is one has no such row */
         return;
     eight<E> x[HELD], w[HELD];
-    float squares = 0, y[EIGHT];
+    float squares = 0, y[EIGHT], f[EIGHT];
 
-    row_get<E, TEAM, HELD>(x, (const E *)p.x + t * stride, D, wide);
-    row_get<E, TEAM, HELD>(w, (const E *)p.w, D, wide);
+    row_get<E, TEAM, HELD>(x, (const E *)p.x + t * stride, D);
+    row_get<E, TEAM, HELD>(w, (const E *)p.w, D);
 #pragma unroll
-    for (int v = 0; v < HELD; v++)
+    for (int v = 0; v < HELD; v++) {
+        eight_open(y, x[v]);
 #pragma unroll
         for (int k = 0; k < EIGHT; k++)
-            squares += get(x[v].at[k]) * get(x[v].at[k]);
+            squares += y[k] * y[k];
+    }
     squares = row_sum<TEAM>(squares, room);
     const float rstd = 1 / sqrtf(squares / (float)D + p.eps);
     if (row_lane<TEAM>() == 0)
@@ -32,14 +34,17 @@ static __global__ void k_fwd(struct rmsnorm_fwd p, bool wide)
 #pragma unroll
     for (int v = 0; v < HELD; v++) {
         const int64_t d = (int64_t)(v * TEAM + row_lane<TEAM>()) * EIGHT;
+        eight_open(y, x[v]);
+        eight_open(f, w[v]);
 #pragma unroll
         for (int k = 0; k < EIGHT; k++)
-            y[k] = get(w[v].at[k]) * low<E>(get(x[v].at[k]) * rstd);
-        eight_put((E *)p.y + t * D + d, y, eight_part(d, D), wide);
+            y[k] = f[k] * low<E>(y[k] * rstd);
+        if (d < D)
+            eight_put8((E *)p.y + t * D + d, y);
     }
 }
 
-/* Rows of any length. */
+/* Rows of any length and alignment. */
 template <class E> static __global__ void k_long_fwd(struct rmsnorm_fwd p)
 {
     __shared__ float room[WARP];
@@ -69,13 +74,13 @@ CUDA_OP(rmsnorm_fwd)
     const int64_t strides[] = {p->D, p->x_stride};
     const bool wide = EIGHT_WIDE(all, strides);
     cuda_begin(stream);
-    if (p->D > ROWS_MOST)
+    if (p->D > ROWS_MOST || !wide)
         return BY_TYPE(p->dtype, E,
             LAUNCH(k_long_fwd<E>, (unsigned)p->T, ROW_THREADS, 0, stream, err, *p));
     return BY_TYPE(p->dtype, E,
         BY_WIDTH(p->D, TEAM, HELD,
             LAUNCH((k_fwd<E, TEAM, HELD>), blocks_of(p->T, ROW_THREADS / TEAM),
-                ROW_THREADS, 0, stream, err, *p, wide)));
+                ROW_THREADS, 0, stream, err, *p)));
 }
 
 /* ---- backward --------------------------------------------------------------------------------- */
@@ -84,7 +89,6 @@ struct back {
     struct rmsnorm_bwd p;
     int64_t x_stride, dx_stride;
     float *part; /* [blocks, D]: sums for dw */
-    bool wide;
 };
 
 /* A row of dx, and what it adds to dw. */
@@ -95,30 +99,38 @@ static __device__ inline void back_row(const struct back *b, int64_t t, const ei
     const int64_t D = b->p.D;
     const float rstd = ((const float *)b->p.rstd)[t];
     const E *const add = (const E *)b->p.dx_add;
-    float dot = 0, g[EIGHT], a[EIGHT];
+    float dot = 0, g[EIGHT], y[EIGHT], f[EIGHT];
 
 #pragma unroll
-    for (int v = 0; v < HELD; v++)
+    for (int v = 0; v < HELD; v++) {
+        eight_open(g, dy[v]);
+        eight_open(y, x[v]);
+        eight_open(f, w[v]);
 #pragma unroll
         for (int k = 0; k < EIGHT; k++) {
-            const float xh = get(x[v].at[k]) * rstd;
-            dot += get(dy[v].at[k]) * get(w[v].at[k]) * xh;
-            dw[v][k] += get(dy[v].at[k]) * low<E>(xh);
+            dot += g[k] * f[k] * (y[k] * rstd);
+            dw[v][k] += g[k] * low<E>(y[k] * rstd);
         }
+    }
     const float mean = row_sum<TEAM>(dot, room) / (float)D;
 #pragma unroll
     for (int v = 0; v < HELD; v++) {
         const int64_t d = (int64_t)(v * TEAM + row_lane<TEAM>()) * EIGHT;
-        const int n = eight_part(d, D);
-        if (add != NULL)
-            eight_get(a, add + t * D + d, n, b->wide);
+        if (d >= D)
+            break;
+        eight_open(g, dy[v]);
+        eight_open(y, x[v]);
+        eight_open(f, w[v]);
 #pragma unroll
-        for (int k = 0; k < EIGHT; k++) {
-            g[k] = rstd
-                * (get(dy[v].at[k]) * get(w[v].at[k]) - get(x[v].at[k]) * rstd * mean);
-            g[k] = add == NULL ? g[k] : g[k] + a[k];
+        for (int k = 0; k < EIGHT; k++)
+            g[k] = rstd * (g[k] * f[k] - y[k] * rstd * mean);
+        if (add != NULL) {
+            eight_open(y, eight_take(add + t * D + d));
+#pragma unroll
+            for (int k = 0; k < EIGHT; k++)
+                g[k] += y[k];
         }
-        eight_put((E *)b->p.dx + t * b->dx_stride + d, g, n, b->wide);
+        eight_put8((E *)b->p.dx + t * b->dx_stride + d, g);
     }
 }
 
@@ -126,16 +138,18 @@ template <class E, int TEAM, int HELD>
 static __global__ void __launch_bounds__(ROW_THREADS, 2) k_bwd(struct back b)
 {
     enum { TEAMS = ROW_THREADS / TEAM };
-    __shared__ float room[WARP], sums[(TEAMS - 1) * HELD * TEAM * EIGHT + 1];
+    __shared__ float room[WARP];
+    __shared__ alignas(16) float sums[(TEAMS - 1) * HELD * TEAM * EIGHT + 1];
     const int64_t D = b.p.D, step = (int64_t)gridDim.x * TEAMS;
+    const E *const all_x = (const E *)b.p.x, *const all_dy = (const E *)b.p.dy;
     int64_t t = (int64_t)blockIdx.x * TEAMS + row_team<TEAM>();
     eight<E> x[HELD], dy[HELD], w[HELD], next_x[HELD], next_dy[HELD];
     float dw[HELD][EIGHT] = {};
 
-    row_get<E, TEAM, HELD>(w, (const E *)b.p.w, D, b.wide);
+    row_get<E, TEAM, HELD>(w, (const E *)b.p.w, D);
     if (t < b.p.T) {
-        row_get<E, TEAM, HELD>(next_x, (const E *)b.p.x + t * b.x_stride, D, b.wide);
-        row_get<E, TEAM, HELD>(next_dy, (const E *)b.p.dy + t * D, D, b.wide);
+        row_get<E, TEAM, HELD>(next_x, all_x + t * b.x_stride, D);
+        row_get<E, TEAM, HELD>(next_dy, all_dy + t * D, D);
     }
     for (; t < b.p.T; t += step) {
         const int64_t next = t + step;
@@ -145,16 +159,15 @@ static __global__ void __launch_bounds__(ROW_THREADS, 2) k_bwd(struct back b)
             dy[v] = next_dy[v];
         }
         if (next < b.p.T) {
-            row_get<E, TEAM, HELD>(
-                next_x, (const E *)b.p.x + next * b.x_stride, D, b.wide);
-            row_get<E, TEAM, HELD>(next_dy, (const E *)b.p.dy + next * D, D, b.wide);
+            row_get<E, TEAM, HELD>(next_x, all_x + next * b.x_stride, D);
+            row_get<E, TEAM, HELD>(next_dy, all_dy + next * D, D);
         }
         back_row<E, TEAM, HELD>(&b, t, x, dy, w, dw, room);
     }
     row_part<TEAM, HELD>(b.part + blockIdx.x * D, dw, D, sums);
 }
 
-/* Rows of any length: dx, and the weight's gradient by slices of rows. */
+/* Rows of any length and alignment: dx, and the weight's gradient by slices of rows. */
 template <class E> static __global__ void k_long_bwd(struct back b)
 {
     __shared__ float room[WARP];
@@ -222,7 +235,7 @@ CUDA_OP(rmsnorm_bwd)
             (long long)p->T, (long long)p->D);
     const void *const all[] = {p->dx, p->dy, p->x, p->w, p->dx_add};
     const int64_t strides[] = {p->D, p->x_stride, p->dx_stride};
-    const bool is_long = p->D > ROWS_MOST;
+    const bool is_long = p->D > ROWS_MOST || !EIGHT_WIDE(all, strides);
     const int parts = rows_blocks(p->T, p->D <= ROWS_WARP ? ROW_THREADS / WARP : 1);
     struct back b = {};
     cuda_begin(stream);
@@ -231,7 +244,6 @@ CUDA_OP(rmsnorm_bwd)
     b.p = *p;
     b.x_stride = p->x_stride == 0 ? p->D : p->x_stride;
     b.dx_stride = p->dx_stride == 0 ? p->D : p->dx_stride;
-    b.wide = EIGHT_WIDE(all, strides);
     b.part = (float *)cuda_scratch(stream, (size_t)(parts * p->D) * sizeof *b.part, err);
     if (b.part == NULL || (is_long ? long_rows : short_rows)(&b, parts, stream, err) != 0)
         return err->code;

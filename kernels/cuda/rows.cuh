@@ -39,24 +39,14 @@ static __device__ inline float row_sum8(const float *x)
     return sum;
 }
 
-/* What a row's threads hold of it; zeros behind its end. */
+/* What a row's threads hold of it; zeros behind its end. D is a multiple of eight. */
 template <class E, int TEAM, int HELD>
-static __device__ inline void row_get(eight<E> *x, const E *row, int64_t D, bool wide)
+static __device__ inline void row_get(eight<E> *x, const E *row, int64_t D)
 {
 #pragma unroll
     for (int v = 0; v < HELD; v++) {
         const int64_t d = (int64_t)(v * TEAM + row_lane<TEAM>()) * EIGHT;
-        x[v] = eight_take(row + d, eight_part(d, D), wide);
-    }
-}
-
-template <class E, int TEAM, int HELD>
-static __device__ inline void row_put(E *row, float (*x)[EIGHT], int64_t D, bool wide)
-{
-#pragma unroll
-    for (int v = 0; v < HELD; v++) {
-        const int64_t d = (int64_t)(v * TEAM + row_lane<TEAM>()) * EIGHT;
-        eight_put(row + d, x[v], eight_part(d, D), wide);
+        x[v] = d < D ? eight_take(row + d) : eight<E>{};
     }
 }
 
@@ -67,26 +57,27 @@ static __device__ inline void row_part(
 {
     const int teams = ROW_THREADS / TEAM, mine = row_team<TEAM>();
 
-    if (teams > 1) {
-        __syncthreads();
-        if (mine > 0)
-            row_put<float, TEAM, HELD>(room + (mine - 1) * D, x, D, false);
-        __syncthreads();
+    if (mine > 0) {
+#pragma unroll
+        for (int v = 0; v < HELD; v++) {
+            const int64_t d = (int64_t)(v * TEAM + row_lane<TEAM>()) * EIGHT;
+            if (d < D)
+                eight_put8(room + (mine - 1) * D + d, x[v]);
+        }
     }
+    __syncthreads();
     if (mine > 0)
         return;
 #pragma unroll
     for (int v = 0; v < HELD; v++) {
         const int64_t d = (int64_t)(v * TEAM + row_lane<TEAM>()) * EIGHT;
+        if (d >= D)
+            break;
+        for (int t = 1; t < teams; t++)
 #pragma unroll
-        for (int k = 0; k < EIGHT; k++) {
-            if (d + k >= D)
-                break;
-            float sum = x[v][k];
-            for (int t = 1; t < teams; t++)
-                sum += room[(t - 1) * D + d + k];
-            part[d + k] = sum;
-        }
+            for (int k = 0; k < EIGHT; k++)
+                x[v][k] += room[(t - 1) * D + d + k];
+        eight_put8(part + d, x[v]);
     }
 }
 
