@@ -76,7 +76,7 @@ static void group(struct suite *s, int load, enum group_kind kind, int64_t N, in
         .a_type = a,
         .b_type = b,
         .c_type = c_type,
-        .offset = (const int32_t *)(intptr_t)offset[G]}; /* see describe_grouped_gemm */
+        .rows = offset[G]};
     struct opcase *c =
         case_new(s, OP_grouped_gemm, &p, "x %s -> %s, %s, loads %d, N %lld, K %lld%s",
             glm_dtype_name(b), glm_dtype_name(c_type), names[kind], load, (long long)N,
