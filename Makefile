@@ -105,9 +105,9 @@ $(BUILD)/%.cu.o: %.cu
 $(CUDA_C:%.c=$(BUILD)/%.o): CFLAGS += -isystem $(CUDA_HOME)/include
 
 $(BUILD)/lib/libglm-cuda.so: $(CUDA_SRC:%.cu=$(BUILD)/%.cu.o) $(CUDA_C:%.c=$(BUILD)/%.o) \
-    $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/base/*.c))
+    $(BUILD)/kernels/base/error.o $(BUILD)/kernels/base/dtype.o
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL $^ -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib \
+	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL,-z,defs $^ -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib \
 	    -lcublasLt -lcudart_static -lstdc++ -lrt -ldl -lm -o $@
 
 # What tools on the GPU need beside it.
