@@ -13,8 +13,7 @@
 #include "ckpt/ckpt.h"
 #include "convert/hfdir_inside.h"
 
-/* The whole text becomes a tree, which may take a hundred times its bytes. */
-enum { CONFIG_LIMIT = 2 << 20 };
+enum { CONFIG_LIMIT = 64 << 20 };
 
 /* ---- places of the kept rows ----------------------------------------------------------------- */
 

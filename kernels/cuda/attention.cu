@@ -3,7 +3,7 @@
  * The choice is a function of shapes, of the device's kind and of the stream's setting alone. Sets
  * and boundaries lie on the device and are not looked at here: that they are ascending, within their
  * sequence and not empty is the caller's promise. */
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_fast.cuh"
 
 template <class P> static int check(const P *p, const char *op, struct glm_error *err)
 {
@@ -37,6 +37,10 @@ CUDA_OP(attention_fwd)
         return (int)err->code;
     const struct attention_fwd r = resolved(p);
     cuda_begin(stream);
+    if (stream->attention != CUDA_ATTENTION_PLAIN && fast_serves(&r))
+        return stream->attention == CUDA_ATTENTION_WGMMA
+            ? attention_wgmma_fwd(&r, stream, err)
+            : attention_mma_fwd(&r, stream, err);
     return attention_plain_fwd(&r, stream, err);
 }
 
@@ -46,5 +50,9 @@ CUDA_OP(attention_bwd)
         return (int)err->code;
     const struct attention_bwd r = resolved(p);
     cuda_begin(stream);
+    if (stream->attention != CUDA_ATTENTION_PLAIN && fast_serves(&r))
+        return stream->attention == CUDA_ATTENTION_WGMMA
+            ? attention_wgmma_bwd(&r, stream, err)
+            : attention_mma_bwd(&r, stream, err);
     return attention_plain_bwd(&r, stream, err);
 }

@@ -21,6 +21,11 @@ extern "C" {
 
 #include "kernels/kernels.h"
 
+/* Attention's path where several serve a shape. Left to itself the best; for tests, the environment
+ * variable GLM_CUDA_ATTENTION=plain|mma|wgmma names the best that may be taken, read once when the
+ * stream is made. */
+enum cuda_attention { CUDA_ATTENTION_PLAIN, CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA };
+
 struct glm_stream_ {
     cudaStream_t stream;
     void *blas;       /* cublasLtHandle_t */
@@ -32,6 +37,7 @@ struct glm_stream_ {
     bool dry;
     int processors, shared_bytes; /* multiprocessors; shared memory a block may ask for */
     int major, minor;             /* compute capability */
+    enum cuda_attention attention;
     char name[256];
 };
 

@@ -49,6 +49,18 @@ static int no_device(cudaError_t status, struct glm_error *err)
         status == cudaSuccess ? "none is there" : cudaGetErrorString(status));
 }
 
+/* The best path that this card has, or a lesser one that the environment asks for. */
+static enum cuda_attention attention_path(int major)
+{
+    const char *name = getenv("GLM_CUDA_ATTENTION");
+
+    if (name != NULL && strcmp(name, "plain") == 0)
+        return CUDA_ATTENTION_PLAIN;
+    if (major != 9 || (name != NULL && strcmp(name, "mma") == 0))
+        return CUDA_ATTENTION_MMA;
+    return CUDA_ATTENTION_WGMMA;
+}
+
 static int describe(glm_stream s, struct glm_error *err)
 {
     struct cudaDeviceProp p;
@@ -62,6 +74,7 @@ static int describe(glm_stream s, struct glm_error *err)
     s->shared_bytes = (int)p.sharedMemPerBlockOptin;
     s->major = p.major;
     s->minor = p.minor;
+    s->attention = attention_path(p.major);
     snprintf(s->name, sizeof s->name, "%s", p.name);
     if (p.major < 9)
         return glm_fail(err, GLM_EDEVICE,

@@ -36,7 +36,6 @@ import os
 import pathlib
 import re
 import secrets
-import select
 import socket
 import ssl
 import sys
@@ -296,12 +295,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with open(reply.body.real, "rb") as f:
             at, left = reply.start, reply.count
             while left:
-                try:
-                    n = os.sendfile(self.request.fileno(), f.fileno(), at, min(left, 1 << 22))
-                except BlockingIOError:  # a socket with a timeout does not block by itself
-                    if not select.select([], [self.request], [], self.timeout)[1]:
-                        break
-                    continue
+                n = os.sendfile(self.request.fileno(), f.fileno(), at, min(left, 1 << 22))
                 if n == 0:
                     break
                 at += n

@@ -1,0 +1,405 @@
+/* Attention of 256-dimensional heads by wgmma (Hopper). Work is cut as in attention_mma.cu, but for
+ * dq, where a block has 128 rows; two warpgroups a block.
+ *
+ * Forward: a warpgroup has 64 rows. The products of tile j+1 with Q and of tile j with P are queued
+ * together; the softmax of j+1 runs beside the second. K and V come one tile ahead by cp.async of
+ * all threads, one barrier a tile.
+ *
+ * dk, dv: the warpgroups share the keys for P and dS (32 each, written to shared memory in BF16), and
+ * the columns for dv += P^T dO, dk += dS^T Q (128 each). dq: a warpgroup has 64 rows; dS stays in
+ * registers as the left operand of dS K.
+ *
+ * The floor is 7/5 of the products at the tensor cores' rate; with tiles of 64 keys shared memory
+ * serves Q K^T just as fast as they take it. */
+#include "kernels/cuda/attention_fast.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+enum { THREADS = 256, ROWS = 128, KEYS = 64, ROW_BYTES = 128 };
+enum { PANEL = KEYS * ROW_BYTES, KEY_TILE = KEYS * 2 * HEAD, P_TILE = TILE * ROW_BYTES };
+
+#if defined(CUDA_EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* As load_rows, into panels of 64 columns: what wgmma reads. A thread stays in one chunk of rows
+ * THREADS/32 apart. */
+template <int R>
+static __device__ inline void load_panels(
+    uint32_t to, const bf16 *base, int64_t stride, int at, int n)
+{
+    const int chunk = threadIdx.x % 32, row = threadIdx.x / 32;
+    const bf16 *from = base + (at + row) * stride + chunk * 8;
+
+    to += (uint32_t)(chunk / 8 * R * ROW_BYTES) + chunk_at<ROW_BYTES>(row, chunk % 8);
+    if (at + R <= n) {
+#pragma unroll
+        for (int i = 0; i < R; i += THREADS / 32)
+            ptx_copy(to + (uint32_t)(i * ROW_BYTES), from + i * stride, 16);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < R; i += THREADS / 32) {
+        const bool there = at + row + i < n;
+        ptx_copy(to + (uint32_t)(i * ROW_BYTES), there ? from + i * stride : base,
+            there ? 16 : 0);
+    }
+}
+
+/* Copies that were asked for are there for everybody, and for wgmma. */
+static __device__ inline void arrived(void)
+{
+    ptx_copy_wait<0>();
+    ptx_shared_to_async();
+    __syncthreads();
+}
+
+/* s = rows of A times rows of B, both panels along K: A's of RA rows a panel, B's of RB. */
+template <int RA, int RB>
+static __device__ inline void products(float (&s)[32], uint32_t a, uint32_t b)
+{
+#pragma unroll
+    for (int k = 0; k < HEAD / 16; k++)
+        ptx_wgmma_64<0, 0>(s, wgmma_k(a + k / 4 * RA * ROW_BYTES + k % 4 * 32),
+            wgmma_k(b + k / 4 * RB * ROW_BYTES + k % 4 * 32), k > 0);
+}
+
+/* x += P (registers) times 64 rows of 256 columns. */
+static __device__ inline void add_product(
+    float (&x)[128], const uint32_t (&p)[16], uint32_t b)
+{
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++)
+        ptx_wgmma_256_regs<1>(x, p + 4 * k, wgmma_mn(b + k * 16 * ROW_BYTES, PANEL), 1);
+}
+
+/* Both rows of a thread. */
+static __device__ inline void softmax(float (&s)[32], const uint64_t seen[2], float scale2,
+    float most[2], float sum[2], float shrink[2])
+{
+    if (__all_sync(0xFFFFFFFFu, (seen[0] & seen[1]) == ~(uint64_t)0)) {
+        shrink[0] = online<false>(s, 0, 0, scale2, &most[0], &sum[0]);
+        shrink[1] = online<false>(s, 1, 0, scale2, &most[1], &sum[1]);
+    } else {
+        shrink[0] = online<true>(s, 0, seen[0], scale2, &most[0], &sum[0]);
+        shrink[1] = online<true>(s, 1, seen[1], scale2, &most[1], &sum[1]);
+    }
+}
+
+/* Most tiles bring no new maximum. */
+static __device__ inline void shrink_rows(float (&o)[128], const float shrink[2])
+{
+    if (!__any_sync(0xFFFFFFFFu, shrink[0] != 1 || shrink[1] != 1))
+        return;
+#pragma unroll
+    for (int i = 0; i < 128; i++)
+        o[i] *= shrink[i / 2 % 2];
+}
+
+/* ---- forward ---------------------------------------------------------------------------------- */
+
+static __global__ __launch_bounds__(THREADS, 1) void k_fwd(struct fast a, int slots)
+{
+    extern __shared__ __align__(1024) unsigned char room[];
+    const int64_t head = blockIdx.x / slots;
+    const struct tile t = tile_of<ROWS>(a, slots - 1 - (int)blockIdx.x % slots);
+    if (t.rows == 0)
+        return;
+    const bf16 *k = a.k + t.first * a.k_stride + head * HEAD;
+    const bf16 *v = a.v + t.first * a.v_stride + head * HEAD;
+    const uint32_t q_at = ptx_shared(room), k_at = q_at + ROWS * 2 * HEAD;
+    const uint32_t v_at = k_at + 2 * KEY_TILE;
+    const int group = threadIdx.x / 128, tiles = (t.at + t.rows - 1) / KEYS + 1;
+    const int row = t.at + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
+    const uint32_t q = q_at + (uint32_t)(group * 64 * ROW_BYTES);
+    const float scale2 = a.scale * LOG2E;
+    float o[128], s[32], most[2] = {-INFINITY, -INFINITY}, sum[2] = {}, shrink[2];
+    uint32_t p[16];
+    int j = next_keys(a, t, 0, tiles), next = next_keys(a, t, j + 1, tiles), stage = 0;
+
+#pragma unroll
+    for (int i = 0; i < 128; i++)
+        o[i] = 0;
+    load_panels<ROWS>(q_at, a.q + (t.first * (int64_t)a.N + head) * HEAD,
+        (int64_t)a.N * HEAD, t.at, t.n);
+    load_panels<KEYS>(k_at, k, a.k_stride, j * KEYS, t.n);
+    ptx_copy_commit();
+    uint64_t seen[2] = {seen_keys(a, t, row, j), seen_keys(a, t, row + 8, j)};
+    arrived();
+    ptx_wgmma_begin();
+    products<ROWS, KEYS>(s, q, k_at);
+    ptx_wgmma_commit();
+    load_panels<KEYS>(v_at, v, a.v_stride, j * KEYS, t.n);
+    if (next < tiles)
+        load_panels<KEYS>(k_at + KEY_TILE, k, a.k_stride, next * KEYS, t.n);
+    ptx_copy_commit();
+    ptx_wgmma_wait<0>();
+    ptx_hold(s);
+    softmax(s, seen, scale2, most, sum, shrink);
+    pack(p, s);
+    while (next < tiles) { /* in shared memory: K of next, V of j */
+        const int after = next_keys(a, t, next + 1, tiles);
+        const uint32_t here = (uint32_t)stage * KEY_TILE, there = KEY_TILE - here;
+        seen[0] = seen_keys(a, t, row, next);
+        seen[1] = seen_keys(a, t, row + 8, next);
+        arrived();
+        ptx_hold(o);
+        ptx_wgmma_begin();
+        products<ROWS, KEYS>(s, q, k_at + there);
+        ptx_wgmma_commit();
+        add_product(o, p, v_at + here);
+        ptx_wgmma_commit();
+        load_panels<KEYS>(v_at + there, v, a.v_stride, next * KEYS, t.n);
+        if (after < tiles)
+            load_panels<KEYS>(k_at + here, k, a.k_stride, after * KEYS, t.n);
+        ptx_copy_commit();
+        ptx_wgmma_wait<1>();
+        ptx_hold(s);
+        softmax(s, seen, scale2, most, sum, shrink);
+        ptx_wgmma_wait<0>();
+        ptx_hold(o);
+        shrink_rows(o, shrink);
+        pack(p, s);
+        j = next;
+        next = after;
+        stage ^= 1;
+    }
+    arrived();
+    ptx_hold(o);
+    ptx_wgmma_begin();
+    add_product(o, p, v_at + (uint32_t)stage * KEY_TILE);
+    ptx_wgmma_commit();
+    ptx_wgmma_wait<0>();
+    ptx_hold(o);
+    store_rows(a, t, head, t.at + threadIdx.x / WARP * 16, o, most, sum);
+}
+
+/* ---- backward: dk, dv ------------------------------------------------------------------------- */
+
+/* s = 64 rows of A times rows [col, +32) of B. */
+static __device__ inline void half_products(
+    float (&s)[16], uint32_t a, uint32_t b, int col)
+{
+    b += (uint32_t)(col * ROW_BYTES);
+#pragma unroll
+    for (int k = 0; k < HEAD / 16; k++)
+        ptx_wgmma_32<0, 0>(s, wgmma_k(a + k / 4 * PANEL + k % 4 * 32),
+            wgmma_k(b + k / 4 * PANEL + k % 4 * 32), k > 0);
+}
+
+/* x += P, transposed, times 128 columns from panel 2*group on. */
+static __device__ inline void add_keys(
+    float (&x)[64], uint32_t p, uint32_t rows, int group)
+{
+    rows += (uint32_t)(2 * group * PANEL);
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++)
+        ptx_wgmma_128<1, 1>(x, wgmma_mn(p + k * 16 * ROW_BYTES, PANEL),
+            wgmma_mn(rows + k * 16 * ROW_BYTES, PANEL), 1);
+}
+
+/* A warp's 16 rows x 32 keys to row t's 128 bytes of keys. */
+static __device__ inline void store_tile(
+    unsigned char *to, int row, int col, const float (&x)[16])
+{
+    const int l = threadIdx.x % WARP;
+
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        *(uint32_t *)(to
+            + chunk_at<ROW_BYTES>(row + l / 4 + 8 * (i % 2), col / 8 + i / 2)
+            + l % 4 * 4) = ptx_pack(x[2 * i], x[2 * i + 1]);
+}
+
+/* A warp's 16 keys x 128 columns. */
+static __device__ inline void store_keys(float *to, const struct fast &a,
+    const struct tile &t, int64_t head, int key, int col, const float (&x)[64])
+{
+    const int l = threadIdx.x % WARP;
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int i = t.at + key + l / 4 + 8 * half;
+        if (i >= t.n)
+            continue;
+        float *row = to + ((int64_t)(t.first + i) * a.N + head) * HEAD + col + l % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < 16; n++)
+            *(float2 *)(row + 8 * n) =
+                make_float2(x[4 * n + 2 * half], x[4 * n + 2 * half + 1]);
+    }
+}
+
+static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int slots)
+{
+    extern __shared__ __align__(1024) unsigned char room[];
+    const int64_t head = blockIdx.x / slots;
+    const struct tile t = tile_of<KEYS>(a, (int)blockIdx.x % slots);
+    if (t.rows == 0)
+        return;
+    const int64_t stride = (int64_t)a.N * HEAD;
+    const int64_t first = (t.first * (int64_t)a.N + head) * HEAD;
+    const uint32_t k_at = ptx_shared(room), v_at = k_at + KEY_TILE;
+    const uint32_t q_at = v_at + KEY_TILE, do_at = q_at + 2 * KEY_TILE;
+    const uint32_t p_at = do_at + 2 * KEY_TILE, ds_at = p_at + P_TILE;
+    const int group = threadIdx.x / 128, row = threadIdx.x / WARP % 4 * 16;
+    const int col = 32 * group, tiles = (t.n + TILE - 1) / TILE;
+    float dk[64], dv[64], s[16], d[16];
+    int i = next_rows(a, t, t.at / TILE, tiles), stage = 0;
+
+#pragma unroll
+    for (int e = 0; e < 64; e++)
+        dk[e] = dv[e] = 0;
+    load_panels<KEYS>(
+        k_at, a.k + t.first * a.k_stride + head * HEAD, a.k_stride, t.at, t.n);
+    load_panels<KEYS>(
+        v_at, a.v + t.first * a.v_stride + head * HEAD, a.v_stride, t.at, t.n);
+    if (i < tiles) {
+        load_panels<TILE>(q_at, a.q + first, stride, i * TILE, t.n);
+        load_panels<TILE>(do_at, a.do_ + first, stride, i * TILE, t.n);
+    }
+    ptx_copy_commit();
+    while (i < tiles) {
+        const int next = next_rows(a, t, i + 1, tiles);
+        const uint32_t here = (uint32_t)stage * KEY_TILE, there = KEY_TILE - here;
+        const struct row_stats r = stats_of(a, t, head, i * TILE + row, t.at / KEYS);
+        arrived();
+        ptx_wgmma_begin();
+        half_products(s, q_at + here, k_at, col);
+        half_products(d, do_at + here, v_at, col);
+        ptx_wgmma_commit();
+        if (next < tiles) {
+            load_panels<TILE>(q_at + there, a.q + first, stride, next * TILE, t.n);
+            load_panels<TILE>(do_at + there, a.do_ + first, stride, next * TILE, t.n);
+        }
+        ptx_copy_commit();
+        ptx_wgmma_wait<0>();
+        ptx_hold(s);
+        ptx_hold(d);
+        backward<4>(s, d, r, col, a.scale);
+        store_tile(room + (p_at - k_at), row, col, s);
+        store_tile(room + (ds_at - k_at), row, col, d);
+        ptx_shared_to_async();
+        __syncthreads();
+        ptx_hold(dk);
+        ptx_hold(dv);
+        ptx_wgmma_begin();
+        add_keys(dv, p_at, do_at + here, group);
+        add_keys(dk, ds_at, q_at + here, group);
+        ptx_wgmma_commit();
+        ptx_wgmma_wait<0>();
+        ptx_hold(dk);
+        ptx_hold(dv);
+        i = next;
+        stage ^= 1;
+    }
+    ptx_copy_wait<0>();
+    store_keys(a.dk, a, t, head, row, 128 * group, dk);
+    store_keys(a.dv, a, t, head, row, 128 * group, dv);
+}
+
+/* ---- backward: dq ----------------------------------------------------------------------------- */
+
+static __global__ __launch_bounds__(THREADS, 1) void k_dq(struct fast a, int slots)
+{
+    extern __shared__ __align__(1024) unsigned char room[];
+    const int64_t head = blockIdx.x / slots;
+    const struct tile t = tile_of<ROWS>(a, slots - 1 - (int)blockIdx.x % slots);
+    if (t.rows == 0)
+        return;
+    const bf16 *k = a.k + t.first * a.k_stride + head * HEAD;
+    const bf16 *v = a.v + t.first * a.v_stride + head * HEAD;
+    const int64_t stride = (int64_t)a.N * HEAD;
+    const int64_t first = (t.first * (int64_t)a.N + head) * HEAD;
+    const uint32_t q_at = ptx_shared(room), do_at = q_at + ROWS * 2 * HEAD;
+    const uint32_t v_at = do_at + ROWS * 2 * HEAD, k_at = v_at + KEY_TILE;
+    const uint32_t group_at = threadIdx.x / 128 * 64 * ROW_BYTES;
+    const int l = threadIdx.x % WARP, row = t.at + threadIdx.x / WARP * 16;
+    const int tiles = (t.at + t.rows - 1) / KEYS + 1;
+    float dq[128], s[32], d[32];
+    uint32_t p[16];
+    int j = next_keys(a, t, 0, tiles), stage = 0;
+
+#pragma unroll
+    for (int e = 0; e < 128; e++)
+        dq[e] = 0;
+    load_panels<ROWS>(q_at, a.q + first, stride, t.at, t.n);
+    load_panels<ROWS>(do_at, a.do_ + first, stride, t.at, t.n);
+    load_panels<KEYS>(k_at, k, a.k_stride, j * KEYS, t.n);
+    load_panels<KEYS>(v_at, v, a.v_stride, j * KEYS, t.n);
+    ptx_copy_commit();
+    while (j < tiles) {
+        const int next = next_keys(a, t, j + 1, tiles);
+        const uint32_t here = (uint32_t)stage * KEY_TILE, there = KEY_TILE - here;
+        arrived();
+        ptx_wgmma_begin();
+        products<ROWS, KEYS>(s, q_at + group_at, k_at + here);
+        products<ROWS, KEYS>(d, do_at + group_at, v_at);
+        ptx_wgmma_commit();
+        if (next < tiles)
+            load_panels<KEYS>(k_at + there, k, a.k_stride, next * KEYS, t.n);
+        const struct row_stats r = stats_of(a, t, head, row, j);
+        ptx_wgmma_wait<0>();
+        ptx_hold(s);
+        ptx_hold(d);
+        __syncthreads(); /* nobody reads V any more */
+        if (next < tiles)
+            load_panels<KEYS>(v_at, v, a.v_stride, next * KEYS, t.n);
+        ptx_copy_commit();
+        backward<8>(s, d, r, 0, a.scale);
+        pack(p, d);
+        ptx_hold(dq);
+        ptx_wgmma_begin();
+        add_product(dq, p, k_at + here);
+        ptx_wgmma_commit();
+        ptx_wgmma_wait<0>();
+        ptx_hold(dq);
+        j = next;
+        stage ^= 1;
+    }
+    ptx_copy_wait<0>();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int i = row + l / 4 + 8 * half;
+        if (i >= t.n)
+            continue;
+        bf16 *to = a.dq + first + i * stride + l % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < 32; n++)
+            *(uint32_t *)(to + 8 * n) =
+                ptx_pack(dq[4 * n + 2 * half], dq[4 * n + 2 * half + 1]);
+    }
+}
+
+#else /* another card's code: never started there */
+static __global__ void k_fwd(struct fast, int) {}
+static __global__ void k_dkv(struct fast, int) {}
+static __global__ void k_dq(struct fast, int) {}
+#endif
+
+/* ---- the host's part -------------------------------------------------------------------------- */
+
+int attention_wgmma_fwd(
+    const struct attention_fwd *p, glm_stream stream, struct glm_error *err)
+{
+    const int slots = tile_slots(p->T, p->S, ROWS);
+    struct fast a;
+
+    if (fast_fwd_args(&a, p, stream, err) != 0)
+        return (int)err->code;
+    return LAUNCH(k_fwd, (unsigned)(slots * p->N), THREADS,
+        ROWS * 2 * HEAD + 4 * KEY_TILE, stream, err, a, slots);
+}
+
+int attention_wgmma_bwd(
+    const struct attention_bwd *p, glm_stream stream, struct glm_error *err)
+{
+    const int key_slots = tile_slots(p->T, p->S, KEYS);
+    const int row_slots = tile_slots(p->T, p->S, ROWS);
+    struct fast a;
+
+    if (fast_bwd_args(&a, p, stream, err) != 0
+        || LAUNCH(k_dkv, (unsigned)(key_slots * p->N), THREADS, 6 * KEY_TILE + 2 * P_TILE,
+               stream, err, a, key_slots)
+            != 0)
+        return (int)err->code;
+    return LAUNCH(k_dq, (unsigned)(row_slots * p->N), THREADS,
+        2 * ROWS * 2 * HEAD + 3 * KEY_TILE, stream, err, a, row_slots);
+}
