@@ -58,6 +58,8 @@ MODE_SRC := $(shell grep -lE '"kernels/cpu/(mode|lanes|columns).h"' $(CPU_SRC))
 # The GPU backend is a library of its own that programs open when they need it (kernels/kernels.h).
 CUDA_SRC := $(wildcard kernels/cuda/*.cu)
 CUDA_C   := $(wildcard kernels/cuda/*.c)
+# Of kernels/base, what the library takes into itself: it needs no library of its own.
+CUDA_BASE := kernels/base/error.c kernels/base/dtype.c
 CLI_SRC  := $(filter-out cli/glm-%,$(wildcard cli/*.c))
 PROG_SRC := $(wildcard cli/glm-*.c)
 TEST_SRC := $(wildcard tests/*/test_*.c)
@@ -105,9 +107,9 @@ $(BUILD)/%.cu.o: %.cu
 $(CUDA_C:%.c=$(BUILD)/%.o): CFLAGS += -isystem $(CUDA_HOME)/include
 
 $(BUILD)/lib/libglm-cuda.so: $(CUDA_SRC:%.cu=$(BUILD)/%.cu.o) $(CUDA_C:%.c=$(BUILD)/%.o) \
-    $(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/base/*.c))
+    $(patsubst %.c,$(BUILD)/%.o,$(CUDA_BASE))
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL $^ -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib \
+	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL,-z,defs $^ -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib \
 	    -lcublasLt -lcudart_static -lstdc++ -lrt -ldl -lm -o $@
 
 # What tools on the GPU need beside it.
@@ -115,6 +117,43 @@ $(BUILD)/lib/libglm-cuda-test.so: $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tes
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -shared $^ -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcudart_static -lstdc++ \
 	    -lrt -ldl -lm -o $@
+
+# The same kernels on the CPU, for tests (tests/emu/README.md): fibers instead of a GPU.
+EMU       := build/emulated
+EMU_LIB   := $(EMU)/libglm-cuda.so
+EMU_ASAN  ?=
+EMU_FLAGS := -O1 -g -fPIC -ffp-contract=off -DCUDA_EMULATED -Itests/emu -I$(EMU)/src -I. \
+             $(if $(EMU_ASAN),-fsanitize=address -fno-omit-frame-pointer)
+EMU_OBJ   := $(CUDA_SRC:kernels/cuda/%.cu=$(EMU)/%.cu.o) $(CUDA_C:kernels/cuda/%.c=$(EMU)/%.o) \
+             $(patsubst tests/emu/%.cpp,$(EMU)/emu/%.o,$(wildcard tests/emu/*.cpp)) \
+             $(patsubst tests/emu/%.c,$(EMU)/emu/%.o,$(wildcard tests/emu/*.c)) \
+             $(patsubst kernels/base/%.c,$(EMU)/base/%.o,$(CUDA_BASE))
+
+emulated: $(EMU_LIB) ## the GPU backend on the CPU, for tests; EMU_ASAN=1 under AddressSanitizer
+
+EMU_CUH   := $(patsubst %,$(EMU)/src/%,$(wildcard kernels/cuda/*.cuh))
+$(EMU)/src/%: % tests/emu/shared.sed
+	@mkdir -p $(@D)
+	@(echo '#line 1 "$<"'; sed -E -f tests/emu/shared.sed $<) > $@
+# g++ -w: what nvcc accepts without a warning and g++ warns about.
+$(EMU)/%.cu.o: $(EMU)/src/kernels/cuda/%.cu | $(EMU_CUH)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -w $(EMU_FLAGS) -MMD -MP -c -x c++ $< -o $@
+$(EMU)/emu/%.o: tests/emu/%.cpp
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -Wall -Wextra -Werror $(EMU_FLAGS) -O2 -MMD -MP -c $< -o $@
+$(EMU)/emu/%.o: tests/emu/%.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE $(WARN) $(EMU_FLAGS) -O3 -MMD -MP -c $< -o $@
+$(EMU)/base/%.o: kernels/base/%.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE $(WARN) $(EMU_FLAGS) -MMD -MP -c $< -o $@
+$(EMU)/%.o: kernels/cuda/%.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE $(WARN) $(EMU_FLAGS) -MMD -MP -c $< -o $@
+
+$(EMU_LIB): $(EMU_OBJ)
+	$(CXX) -shared -Wl,--no-undefined $(if $(EMU_ASAN),-fsanitize=address) $^ -lpthread -lm -o $@
 
 $(FAULT): $(wildcard tests/fault/*.c tests/fault/*.h)
 	@mkdir -p $(@D)
@@ -277,7 +316,8 @@ fuzz: ## each fuzzer for FUZZ_SECONDS (60), FUZZ_JOBS (1) at a time; then the co
 
 # ---- checks of the source ---------------------------------------------------------------------
 C_FILES := $(filter-out build/%,$(wildcard */*.[ch] */*/*.[ch]))
-HEADERS := $(filter %.h,$(C_FILES))
+# tests/emu has headers of C++, under the names that CUDA gives them.
+HEADERS := $(filter-out tests/emu/%,$(filter %.h,$(C_FILES)))
 
 lint: ## layout of the source, static checks, manual pages, shell scripts, patches of tests/mutants
 	@tools/lint.sh
@@ -353,7 +393,7 @@ config: ## what this machine has
 	    printf '%-12s ' $$t; command -v $$t || echo 'missing'; done
 	@printf 'venv         '; $(VENV) --version 2>/dev/null || echo 'missing (make venv)'
 
-.PHONY: fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \
+.PHONY: emulated fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \
         bench-big lint format layers headers install uninstall help config
 .SECONDARY:
--include $(shell find $(BUILD) build/fuzz/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) $(EMU) build/fuzz/obj -name '*.d' 2>/dev/null)

@@ -209,7 +209,7 @@ static void key_before(const char *text, size_t at, char *out, size_t size)
         memcpy(out, text + begin, end - 1 - begin);
         out[end - 1 - begin] = 0;
         for (char *p = out; *p; p++)
-            if ((unsigned char)*p < ' ')
+            if ((unsigned char)*p < ' ' || (unsigned char)*p >= 0x7f)
                 *p = '?';
     }
 }
@@ -221,6 +221,10 @@ static json_t *load(
     json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES, &e);
     if (!json) {
         char key[SHOWN];
+        /* What stands in the text is told by the library as it is, escape sequences too. */
+        for (char *p = e.text; *p; p++)
+            if ((unsigned char)*p < ' ' || (unsigned char)*p >= 0x7f)
+                *p = '?';
         key_before(text,
             e.position > 0 && (size_t)e.position <= size ? (size_t)e.position : 0, key,
             sizeof key);

@@ -58,6 +58,9 @@ int writer_recall(struct writer *w,
     struct glm_error *err);
 /* All that was put before the call is durable after it; of packed shards, those that are whole. */
 int writer_settle(struct writer *w, struct glm_error *err);
+/* Whether a rectangle that was put would survive a kill, after writer_settle: of packed shards only
+ * what lies in whole ones. */
+bool writer_durable(struct writer *w, int64_t tensor, const struct rect *at);
 /* What was put there turned out wrong: it counts as never written, for later runs too. Plain
  * pieces only, and after writer_settle. */
 int writer_forget(

@@ -33,6 +33,23 @@ int writer_settle(struct writer *w, struct glm_error *err)
     return ledger_sync(&w->ledger, w->work, writer_sync_runs, w, err);
 }
 
+bool writer_durable(struct writer *w, int64_t tensor, const struct rect *at)
+{
+    const struct ckpt_tensor *t = &w->m->tensors[tensor];
+    struct rect part;
+    bool all = writer_has(w, tensor, at);
+
+    for (int64_t i = t->first_piece; all && i < t->first_piece + t->pieces; i++) {
+        struct shard_state *s = &w->shards[w->m->pieces[i].shard];
+        if (!rect_intersect(&w->m->pieces[i].at, at, &part) || !s->is_packed)
+            continue;
+        pthread_mutex_lock(&s->lock);
+        all = s->phase == SHARD_WHOLE;
+        pthread_mutex_unlock(&s->lock);
+    }
+    return all;
+}
+
 int writer_forget(
     struct writer *w, int64_t tensor, const struct rect *at, struct glm_error *err)
 {

@@ -13,6 +13,8 @@ int hf_reader_open(
     struct hf_reader **out, const struct hf_source *s, struct glm_error *err);
 void hf_reader_close(struct hf_reader *r);
 struct flow_source hf_reader_source(struct hf_reader *r);
+void hf_reader_drop(
+    struct hf_reader *r, int64_t file); /* closes a file that is done with */
 const struct hf_source *hf_reader_model(const struct hf_reader *r);
 /* The bytes of a file that hold rows of one member, whole width. False: they hold other rows
  * between (a cut router), and hf_reader_pick takes those that are kept out of them. */

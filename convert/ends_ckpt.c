@@ -136,6 +136,11 @@ static int sink_forget(
     return writer_forget(ctx, tensor, at, err);
 }
 
+static bool sink_durable(void *ctx, int64_t tensor, const struct rect *at)
+{
+    return writer_durable(ctx, tensor, at);
+}
+
 struct flow_sink ckpt_flow_sink(struct writer *w)
 {
     const struct manifest *m = writer_manifest(w);
@@ -158,5 +163,6 @@ struct flow_sink ckpt_flow_sink(struct writer *w)
         .journal = sink_journal,
         .recall = sink_recall,
         .settle = sink_settle,
-        .forget = sink_forget};
+        .forget = sink_forget,
+        .durable = sink_durable};
 }

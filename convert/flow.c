@@ -371,7 +371,7 @@ static struct job *take_job(struct flow *f)
 {
     struct job *j = NULL;
 
-    if (f->source->feed != NULL)
+    if (f->source->feed != NULL && f->source->feed->take != NULL)
         return take_fed(f);
     pthread_mutex_lock(&f->lock);
     while (f->failed_job < 0 && f->next < f->job_count) {
@@ -515,6 +515,13 @@ static bool job_written(void *flow, int64_t job)
     return job_done(f, &f->jobs[job]);
 }
 
+static bool job_durable(void *flow, int64_t job)
+{
+    const struct flow *f = flow;
+    const struct job *j = &f->jobs[job];
+    return job_done(f, j) && f->sink->durable(f->sink->ctx, j->tensor, &j->at);
+}
+
 /* What is there already is counted here; the source hands out the rest. */
 static int make_asks(struct flow *f, bool first, struct glm_error *err)
 {
@@ -587,9 +594,9 @@ static int run_fed(struct flow *f, int threads, struct glm_error *err)
         }
         if (make_asks(f, first, err) != GLM_OK)
             return (int)err->code;
-        if (feed->begin(
-                f->source->ctx, f->asks, f->job_count, f->sink, job_written, f, err)
-            == GLM_OK)
+        const struct flow_jobs jobs = {
+            f->asks, f->job_count, f->sink, job_written, job_durable, f};
+        if (feed->begin(f->source->ctx, &jobs, err) == GLM_OK)
             run_threads(f, threads);
         if (f->failed_job >= 0 && err->code == GLM_OK)
             *err = f->error;

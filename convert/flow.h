@@ -32,6 +32,7 @@ struct flow_thread { /* what one thread owns */
 /* A job as a source sees it that hands out the jobs itself. */
 struct flow_ask {
     int64_t tensor; /* of the source */
+    int64_t scale;  /* the tensor whose member's scales it needs too; -1: none */
     struct rect at; /* rows of one member, whole width */
     bool done;      /* written by an earlier run */
     bool again;     /* set by end: what was read was wrong */
@@ -39,14 +40,22 @@ struct flow_ask {
 
 struct flow_sink;
 
-/* A source whose bytes arrive in an order of their own (a network) hands out the jobs as they can
- * be done. Jobs are then rows of one member, as wide as the tensor. */
+struct flow_jobs { /* of a run; valid until end */
+    struct flow_ask *asks;
+    int64_t count;
+    const struct flow_sink *sink;
+    /* Whether a job and all it makes are in the sink; and whether they are safe there. */
+    bool (*written)(void *flow, int64_t job);
+    bool (*durable)(void *flow, int64_t job);
+    void *flow; /* their first argument */
+};
+
+/* A source whose bytes have to be fetched first. Jobs are rows of one member, as wide as the
+ * tensor. */
 struct flow_feed {
-    /* asks stay until end; written tells whether a job and all it makes are in the sink. */
-    int (*begin)(void *ctx, struct flow_ask *asks, int64_t count,
-        const struct flow_sink *sink, bool (*written)(void *flow, int64_t job),
-        void *flow, struct glm_error *err);
-    /* A job that can be done now; waits for one. -1: there are no more, or *err says why. */
+    int (*begin)(void *ctx, const struct flow_jobs *jobs, struct glm_error *err);
+    /* NULL: jobs run in the sink's order and read waits. Else a job that can be done now; waits for
+     * one. -1: there are no more, or *err says why. */
     int64_t (*take)(void *ctx, struct glm_error *err);
     void (*done)(void *ctx, int64_t job, bool good);
     /* After the last job. good: none failed. Sets again where a job must be done anew; then begin
@@ -105,6 +114,7 @@ struct flow_sink {
     int (*settle)(void *ctx, struct glm_error *err);
     int (*forget)(
         void *ctx, int64_t tensor, const struct rect *at, struct glm_error *err);
+    bool (*durable)(void *ctx, int64_t tensor, const struct rect *at);
 };
 
 /* What becomes of one tensor of the sink. */

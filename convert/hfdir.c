@@ -13,7 +13,8 @@
 #include "ckpt/ckpt.h"
 #include "convert/hfdir_inside.h"
 
-enum { CONFIG_LIMIT = 64 << 20 };
+/* The whole text becomes a tree, which may take a hundred times its bytes. */
+enum { CONFIG_LIMIT = 2 << 20 };
 
 /* ---- places of the kept rows ----------------------------------------------------------------- */
 

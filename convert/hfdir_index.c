@@ -12,7 +12,8 @@
 #include "convert/hfdir_inside.h"
 #include "convert/jsonin.h"
 
-enum { INDEX_LIMIT = 256 << 20, OTHER_CAP = 8 << 20 };
+/* metadata becomes a tree, which may take a hundred times its bytes; the rest is only walked. */
+enum { INDEX_LIMIT = 128 << 20, OTHER_CAP = 1 << 20 };
 
 struct map {
     struct hf_source *s;

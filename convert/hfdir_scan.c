@@ -1,11 +1,15 @@
 /* The folder of a model: which files are data, which go along, which are another matter.
  *
  * Links are followed for reading (a hub cache is nothing but links), names are taken only if every
- * system can hold them and none can be led out of a folder by them. What is not carried along is
- * told as a warning, never dropped silently. */
+ * system can hold them and none can be led out of a folder by them. A side file goes along as it
+ * is, so one that is a link out of the folder is refused: a model from elsewhere could carry off
+ * whatever its user can read. What is not carried along is told as a warning, never dropped
+ * silently. Headers and side files are kept in memory, so their sums are bounded. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -14,11 +18,12 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "convert/hfdir_inside.h"
 #include "convert/jsonin.h"
 
-enum { SIDE_LIMIT = 256 << 20 };
+enum { SIDE_LIMIT = 128 << 20, HEADERS_LIMIT = 128000000 };
 
 int hfdir_warn(struct hf_source *s, struct glm_error *err, const char *fmt, ...)
 {
@@ -118,10 +123,13 @@ static enum role role_of(const char *name)
 static int add_side(
     struct hf_source *s, const char *name, uint64_t bytes, struct glm_error *err)
 {
-    if (bytes > SIDE_LIMIT)
+    uint64_t all = 0; /* never more than the limit */
+    for (int64_t i = 0; i < s->side_count; i++)
+        all += s->sides[i].bytes;
+    if (bytes > SIDE_LIMIT - all)
         return glm_fail(err, GLM_EFORMAT,
-            "%s/%s: %" PRIu64 " bytes are over the %d that a side file may have", s->dir,
-            name, bytes, SIDE_LIMIT);
+            "%s/%s: with its %" PRIu64 " bytes the side files are over their limit of %d",
+            s->dir, name, bytes, SIDE_LIMIT);
     struct hf_side *grown =
         realloc(s->sides, ((size_t)s->side_count + 1) * sizeof *grown);
     if (grown)
@@ -172,11 +180,50 @@ static int add_index(
     return *index ? 0 : glm_fail(err, GLM_ENOMEM, "%s: no memory", s->dir);
 }
 
+static bool is_inside(const char *path, const char *folder)
+{
+    const size_t n = strlen(folder);
+    return strncmp(path, folder, n) == 0 && path[n] == '/';
+}
+
+/* A link may stay inside the folder, or lead where the hub cache that the folder is a snapshot of
+ * keeps its bytes: X/snapshots/COMMIT/NAME -> X/blobs/ETAG. */
+static int check_link(const struct hf_source *s, const char *path, struct glm_error *err)
+{
+    char real[PATH_MAX], folder[PATH_MAX], blobs[PATH_MAX], up[PATH_MAX];
+    char shown[JSONIN_SHOWN];
+    if (!realpath(path, real) || !realpath(s->dir, folder))
+        return glm_fail_errno(err, "%s: follow the link", path);
+    if (is_inside(real, folder))
+        return 0;
+    char *last = strrchr(folder, '/');
+    *last = '\0';
+    const char *parent = strrchr(folder, '/');
+    snprintf(up, sizeof up, "%s/../../blobs", s->dir);
+    if (parent && strcmp(parent, "/snapshots") == 0 && realpath(up, blobs)
+        && is_inside(real, blobs))
+        return 0;
+    return glm_fail(err, GLM_EFORMAT,
+        "%s: a link that leads out of the folder, to %s, which would be carried along: "
+        "put "
+        "the file itself there",
+        path, jsonin_shown(real, strlen(real), shown));
+}
+
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode) ? "a folder"
+        : S_ISFIFO(mode) ? "a pipe"
+        : S_ISSOCK(mode) ? "a socket"
+                         : "a device";
+}
+
 static int take(
     struct hf_source *s, const char *name, char **index, struct glm_error *err)
 {
     char shown[JSONIN_SHOWN], path[4096];
-    struct stat st;
+    struct stat st, own;
+    const enum role role = role_of(name);
     const char *trouble = hfdir_name_trouble(name, strlen(name));
     if (trouble)
         return glm_fail(err, GLM_EFORMAT,
@@ -184,17 +231,26 @@ static int take(
             jsonin_shown(name, strlen(name), shown), trouble);
     snprintf(path, sizeof path, "%s/%s", s->dir, name);
     if (stat(path, &st) != 0) {
-        if (errno == ENOENT || errno == ELOOP)
+        if (errno == ELOOP)
+            return glm_fail(err, GLM_EFORMAT, "%s: a link that goes in a circle", path);
+        if (errno == ENOENT)
             return glm_fail(err, GLM_EFORMAT,
                 "%s: a link to a file that is not there: the download is not complete",
                 path);
         return glm_fail_errno(err, "%s: stat", path);
     }
+    if (!S_ISREG(st.st_mode)
+        && (role == ROLE_DATA || role == ROLE_INDEX || strcmp(name, "config.json") == 0))
+        return glm_fail(
+            err, GLM_EFORMAT, "%s: %s, not a regular file", path, kind_of(st.st_mode));
     if (S_ISDIR(st.st_mode))
         return hfdir_warn(s, err, "%s/: a sub-folder, ignored", name);
     if (!S_ISREG(st.st_mode))
         return hfdir_warn(s, err, "%s: not a regular file, ignored", name);
-    switch (role_of(name)) {
+    if ((role == ROLE_SIDE || role == ROLE_INDEX) && lstat(path, &own) == 0
+        && S_ISLNK(own.st_mode) && check_link(s, path, err) != 0)
+        return err->code;
+    switch (role) {
     case ROLE_DATA:
         return add_file(s, name, err);
     case ROLE_INDEX:
@@ -326,7 +382,19 @@ struct readers {
     pthread_mutex_t lock;
     int64_t failed; /* the first file, by order, that could not be read; guarded */
     struct glm_error cause;
+    uint64_t kept; /* bytes of the headers that were read; guarded */
 };
+
+/* All headers are kept. Each has a limit of its own; this is one for their sum. */
+static int over_limit(
+    const struct hf_source *s, const char *name, uint64_t all, struct glm_error *err)
+{
+    return all <= HEADERS_LIMIT ? 0
+                                : glm_fail(err, GLM_EFORMAT,
+                                    "%s/%s: with it the headers of the files are "
+                                    "%" PRIu64 " bytes, over the limit of %d",
+                                    s->dir, name, all, HEADERS_LIMIT);
+}
 
 static void *read_headers(void *arg)
 {
@@ -336,9 +404,16 @@ static void *read_headers(void *arg)
         if (i >= r->s->file_count)
             return NULL;
         struct glm_error err = {0};
-        if (hfdir_read_header(r->s, i, &err) == 0)
-            continue;
+        const int code = hfdir_read_header(r->s, i, &err);
         pthread_mutex_lock(&r->lock);
+        if (code == 0) {
+            r->kept += r->s->files[i].header.data_start;
+            over_limit(r->s, r->s->files[i].name, r->kept, &err);
+        }
+        if (err.code == GLM_OK) {
+            pthread_mutex_unlock(&r->lock);
+            continue;
+        }
         if (r->failed < 0 || i < r->failed) {
             r->failed = i;
             r->cause = err;
@@ -347,9 +422,40 @@ static void *read_headers(void *arg)
     }
 }
 
+/* The length that a file claims for its header; 0 where st_read will refuse it anyway. */
+static uint64_t claimed(const char *path)
+{
+    unsigned char head[8];
+    uint64_t n = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return 0;
+    if (pread(fd, head, sizeof head, 0) == sizeof head)
+        for (int i = 7; i >= 0; i--)
+            n = n << 8 | head[i];
+    close(fd);
+    return n <= ST_MAX_HEADER ? n : 0;
+}
+
+/* In a folder the sum is known before anything is kept. */
+static int check_claims(const struct hf_source *s, struct glm_error *err)
+{
+    uint64_t all = 0;
+    for (int64_t i = 0; i < s->file_count; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", s->dir, s->files[i].name);
+        all += claimed(path);
+        if (over_limit(s, s->files[i].name, all, err) != 0)
+            return err->code;
+    }
+    return 0;
+}
+
 int hfdir_headers(struct hf_source *s, int threads, struct glm_error *err)
 {
     enum { MAX_THREADS = 64 };
+    if (s->store == NULL && check_claims(s, err) != 0)
+        return err->code;
     pthread_t more[MAX_THREADS];
     struct readers r = {.s = s, .failed = -1};
     int started = 0;

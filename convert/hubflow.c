@@ -387,18 +387,16 @@ static void tell_partial(struct hubflow *f)
     glm_events_note(f->o.events, note);
 }
 
-static int feed_begin(void *ctx, struct flow_ask *asks, int64_t count,
-    const struct flow_sink *sink, bool (*written)(void *flow, int64_t job), void *flow,
-    struct glm_error *err)
+static int feed_begin(void *ctx, const struct flow_jobs *jobs, struct glm_error *err)
 {
     struct hubflow *f = ctx;
     const bool first = f->sink == NULL;
 
-    f->asks = asks;
-    f->ask_count = count;
-    f->sink = sink;
-    f->written = written;
-    f->written_ctx = flow;
+    f->asks = jobs->asks;
+    f->ask_count = jobs->count;
+    f->sink = jobs->sink;
+    f->written = jobs->written;
+    f->written_ctx = jobs->flow;
     f->next_stream = f->active = f->turn = 0;
     f->failed = f->ending = false;
     glm_error_clear(&f->error);

@@ -35,9 +35,9 @@ static json_t *load(
         return NULL;
     }
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &e);
-    if (root == NULL)
-        glm_fail(err, GLM_EFORMAT, "%s: byte %d: the answer is not JSON: %s", what,
-            e.position, e.text);
+    if (root == NULL) /* "near" would show bytes of the answer */
+        glm_fail(err, GLM_EFORMAT, "%s: byte %d: the answer is not JSON: %.*s", what,
+            e.position, (int)(strcspn(e.text, "'\"")), e.text);
     return root;
 }
 

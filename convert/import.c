@@ -11,7 +11,7 @@
 #include "convert/import_source.h"
 #include "kernels/base/version.h"
 
-enum { SIDE_LIMIT = 256 << 20 };
+enum { SIDE_LIMIT = 128 << 20 };
 
 static int add_provenance(struct build *b, const struct import_source *in,
     const struct import_options *o, struct glm_error *err)

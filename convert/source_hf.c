@@ -267,6 +267,13 @@ static uint64_t hf_order(void *ctx, int64_t tensor, const struct rect *at)
     return ((uint64_t)p->file << 48) + p->offset + (uint64_t)at->lo[1] * row;
 }
 
+void hf_reader_drop(struct hf_reader *r, int64_t file)
+{
+    pthread_mutex_lock(&r->lock);
+    dio_close(&r->files[file]);
+    pthread_mutex_unlock(&r->lock);
+}
+
 const struct hf_source *hf_reader_model(const struct hf_reader *r)
 {
     return r->s;

@@ -145,7 +145,7 @@ scripts_in() { # folder, seconds each
 }
 
 section build
-if build release all test-programs; then
+if build release all test-programs emulated; then
     pass
 else
     fail "build (release)" "$work/out"

@@ -69,15 +69,17 @@ Test(hfdir, opens_what_transformers_wrote)
 Test(hfdir, opens_a_hub_cache_through_its_links)
 {
     make();
-    char *snapshot = tmpdir_new();
+    char *cache = tmpdir_new(), *snapshot = strdup(tmpdir_path(cache, "snapshots/c0"));
+    cr_assert_eq(mkdir(tmpdir_path(cache, "snapshots"), 0777), 0);
+    cr_assert_eq(mkdir(snapshot, 0777), 0);
+    cr_assert_eq(symlink(dir, tmpdir_path(cache, "blobs")), 0);
     for (int f = 0; f < edit.file_count; f++)
-        cr_assert_eq(symlink(tmpdir_path(dir, "%s", edit.files[f]),
+        cr_assert_eq(symlink(tmpdir_path("../../blobs", "%s", edit.files[f]),
                          tmpdir_path(snapshot, "%s", edit.files[f])),
             0);
-    cr_assert_eq(symlink(tmpdir_path(dir, INDEX), tmpdir_path(snapshot, INDEX)), 0);
+    cr_assert_eq(symlink("../../blobs/" INDEX, tmpdir_path(snapshot, INDEX)), 0);
     cr_assert_eq(
-        symlink(tmpdir_path(dir, "config.json"), tmpdir_path(snapshot, "config.json")),
-        0);
+        symlink("../../blobs/config.json", tmpdir_path(snapshot, "config.json")), 0);
     struct hf_source *s;
     struct glm_error err = {0};
     const struct hf_options o = {.threads = 1};
@@ -86,7 +88,22 @@ Test(hfdir, opens_a_hub_cache_through_its_links)
     unlink(tmpdir_path(dir, "%s", edit.files[1])); /* a blob that was not fetched */
     cr_assert_eq(hfdir_open(&s, snapshot, &o, &err), GLM_EFORMAT);
     cr_assert(strstr(err.text, "a link to a file that is not there"), "%s", err.text);
-    tmpdir_remove(snapshot);
+    free(snapshot);
+    tmpdir_remove(cache);
+    done();
+}
+
+Test(hfdir, refuses_a_side_file_that_is_a_link_out_of_the_folder)
+{
+    make();
+    char *other = tmpdir_new();
+    tmpdir_write(tmpdir_path(other, "secret"), "x", 1);
+    cr_assert_eq(symlink(tmpdir_path(other, "secret"), tmpdir_path(dir, "vocab.txt")), 0);
+    refused("vocab.txt: a link that leads out of the folder, to ", other);
+    unlink(tmpdir_path(dir, "vocab.txt"));
+    cr_assert_eq(symlink("config.json", tmpdir_path(dir, "vocab.txt")), 0);
+    hfdir_close(opens());
+    tmpdir_remove(other);
     done();
 }
 
@@ -116,8 +133,8 @@ Test(field_reports, B_11_side_files_go_along_and_others_are_reported)
     cr_assert(warned(s, "modeling.py: not a file that belongs to a model"));
     cr_assert_eq(s->warning_count, 3);
     hfdir_close(s);
-    cr_assert_eq(truncate(tmpdir_path(dir, "LICENSE"), (256 << 20) + 1), 0);
-    refused("LICENSE: 268435457 bytes are over", "");
+    cr_assert_eq(truncate(tmpdir_path(dir, "LICENSE"), (128 << 20) + 1), 0);
+    refused("LICENSE: with its 134217729 bytes the side files are over", "");
     done();
 }
 

@@ -71,6 +71,7 @@ static void group(struct suite *s, int load, enum group_kind kind, int64_t N, in
     const struct grouped_gemm p = {.G = G,
         .N = N,
         .K = K,
+        .rows = (load + N) % 3 == 0 ? 0 : offset[G] + (load % 2 == 0 ? 0 : 5),
         .accumulate = add,
         .kind = kind,
         .a_type = a,
@@ -78,9 +79,9 @@ static void group(struct suite *s, int load, enum group_kind kind, int64_t N, in
         .c_type = c_type,
         .offset = (const int32_t *)(intptr_t)offset[G]}; /* see describe_grouped_gemm */
     struct opcase *c =
-        case_new(s, OP_grouped_gemm, &p, "x %s -> %s, %s, loads %d, N %lld, K %lld%s",
+        case_new(s, OP_grouped_gemm, &p, "x %s -> %s, %s, loads %d, N %lld, K %lld%s%s",
             glm_dtype_name(b), glm_dtype_name(c_type), names[kind], load, (long long)N,
-            (long long)K, add ? ", added" : "");
+            (long long)K, add ? ", added" : "", p.rows == 0 ? ", rows unsaid" : "");
     if (c == NULL)
         return;
     case_copy(c, "offset", offset);

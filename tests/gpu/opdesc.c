@@ -102,10 +102,10 @@ DESCRIBE(gemm)
         p->trans_b ? span(p->N, p->K, p->ldb) : span(p->K, p->N, p->ldb));
 }
 
-/* The rows of the token side are not in the struct: the cases say them where offset would lie. */
+/* Where the struct does not say the rows of the token side, the cases say them in place of offset. */
 DESCRIBE(grouped_gemm)
 {
-    const int64_t rows = (int64_t)(intptr_t)p->offset;
+    const int64_t rows = p->rows > 0 ? p->rows : (int64_t)(intptr_t)p->offset;
 
     TYPE(a_type), TYPE(b_type), TYPE(c_type);
     FIELD(gaps(p->accumulate), c, p->c_type,

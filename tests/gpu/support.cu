@@ -92,6 +92,12 @@ float cudatest_elapsed(int from, int to)
     return ms;
 }
 
+int cudatest_copy(void *to, const void *from, int64_t bytes, void *stream)
+{
+    return (int)cudaMemcpyAsync(
+        to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, *(cudaStream_t *)stream);
+}
+
 int64_t cudatest_used(void)
 {
     size_t there = 0, all = 0;

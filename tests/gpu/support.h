@@ -19,6 +19,8 @@ int cudatest_sample(
  * between two. */
 int cudatest_event(int which, void *stream);
 float cudatest_elapsed(int from, int to);
+/* Queues a copy inside the device's memory. */
+int cudatest_copy(void *to, const void *from, int64_t bytes, void *stream);
 /* Bytes of the device's memory that are in use. */
 int64_t cudatest_used(void);
 

@@ -36,6 +36,7 @@ import os
 import pathlib
 import re
 import secrets
+import select
 import socket
 import ssl
 import sys
@@ -295,7 +296,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with open(reply.body.real, "rb") as f:
             at, left = reply.start, reply.count
             while left:
-                n = os.sendfile(self.request.fileno(), f.fileno(), at, min(left, 1 << 22))
+                try:
+                    n = os.sendfile(self.request.fileno(), f.fileno(), at, min(left, 1 << 22))
+                except BlockingIOError:  # a socket with a timeout does not block by itself
+                    if not select.select([], [self.request], [], self.timeout)[1]:
+                        break
+                    continue
                 if n == 0:
                     break
                 at += n

@@ -30,7 +30,7 @@ git init -q . # so that git apply and git ls-files work here
 build() { # the test's program, or what its command needs
     case $1 in
         tests/*) "$MAKE" -j"$JOBS" "build/release/$1" > log 2>&1 ;;
-        field) "$MAKE" -j"$JOBS" all > log 2>&1 ;;
+        field | python3) "$MAKE" -j"$JOBS" all > log 2>&1 ;; # commands and tools
         *) "$MAKE" -j"$JOBS" all test-programs > log 2>&1 ;;
     esac
 }
