@@ -348,20 +348,22 @@ static void repeat(struct suite *s, const struct opcase *c, struct board *b,
 {
     void *again[FIELDS] = {NULL};
     char why[300];
+    int status;
 
-    if (s->noise && s->noise_start(err) != 0)
+    if (s->noise && (status = s->noise_start()) != 0) {
+        glm_fail(
+            err, GLM_EDEVICE, "the kernel beside it does not start: status %d", status);
         return;
+    }
     for (int i = 1; i < s->repeats && err->code == GLM_OK && v->why[0] == '\0'; i++) {
         if (board_run(b, err) == 0 && board_fetch(b, again, err) == 0
             && !same_bits(c, again, why))
             WRONG(v, "run %d of %d: %.200s", i + 1, s->repeats, why);
         free_all(again);
     }
-    if (s->noise) {
-        struct glm_error stop = {0};
-        if (s->noise_stop(&stop) != 0 && err->code == GLM_OK)
-            *err = stop;
-    }
+    if (s->noise && (status = s->noise_stop()) != 0)
+        glm_fail(err, GLM_EDEVICE,
+            "the kernel beside it did not run all along: status %d", status);
 }
 
 static void on_other(

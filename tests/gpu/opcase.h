@@ -94,10 +94,9 @@ struct suite {
     FILE *json;
     bool varied[OP_COUNT][FIELDS], ran[OP_COUNT];
     int passed, failed, skipped;
-    /* A kernel that keeps part of the GPU busy on a stream of its own, in the backend's library:
-     * both return 0, or a code and a sentence; stop fails if it did not run all along. */
-    int (*noise_start)(struct glm_error *err);
-    int (*noise_stop)(struct glm_error *err);
+    /* cudatest_noise_start, _stop (support.h) */
+    int (*noise_start)(void);
+    int (*noise_stop)(void);
 };
 
 /* Copies the struct and fills what has floats with random numbers; integers are zeros. The name is

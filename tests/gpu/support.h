@@ -21,6 +21,10 @@ int cudatest_event(int which, void *stream);
 float cudatest_elapsed(int from, int to);
 /* Queues a copy inside the device's memory. */
 int cudatest_copy(void *to, const void *from, int64_t bytes, void *stream);
+/* A kernel on a stream of its own that keeps a quarter of the GPU and its memory busy until stop, or 20
+ * s. 0, CUDA's status, or -1: it did not come to run; when it was stopped, it did not run any more. */
+int cudatest_noise_start(void);
+int cudatest_noise_stop(void);
 /* Bytes of the device's memory that are in use. */
 int64_t cudatest_used(void);
 
