@@ -73,9 +73,13 @@ out:
 
 int layer_bwd_indexer(struct layer *l, struct run *r)
 {
+    const size_t mark = r->temp.at;
     if (!l->owns_indexer || r->o->indexer_loss == MODEL_INDEXER_OFF)
         return 0;
-    return indexer_bwd(&l->indexer, r, &l->mla, l->index, l->a, l->mla.c_q);
+    if (mla_again(&l->mla, r) == 0)
+        indexer_bwd(&l->indexer, r, &l->mla, l->index, l->a, l->mla.c_q);
+    r->temp.at = mark;
+    return r->err->code;
 }
 
 int layer_bwd(struct layer *l, struct run *r, const void *dy, void *dx)
@@ -86,7 +90,7 @@ int layer_bwd(struct layer *l, struct run *r, const void *dy, void *dx)
     if ((l->dense ? mlp_bwd(&l->mlp, r, l->b, dy, d) : moe_bwd(&l->moe, r, l->b, dy, d))
             != 0
         || norm_bwd(r, &l->norm2, d, l->x1, 0, dy, dx1, 0) != 0
-        || layer_bwd_indexer(l, r) != 0
+        || layer_bwd_indexer(l, r) != 0 || mla_again(&l->mla, r) != 0
         || mla_bwd(&l->mla, r, l->a, l->index, dx1, d) != 0)
         goto out;
     norm_bwd(r, &l->norm1, d, l->x, 0, dx1, dx, 0);

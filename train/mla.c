@@ -63,11 +63,11 @@ static int project(struct mla *m, struct run *r, const struct dims *d, const voi
 /* k = [k_n ; k_r], the rope key the same in every head. */
 static int expand(struct mla *m, struct run *r, const struct dims *d)
 {
+    m->k = lean_elem(r, r->T * d->N * d->Dqk);
+    m->v = lean_elem(r, r->T * d->N * d->Dv);
     const size_t mark = r->temp.at;
     void *kv = temp_elem(r, r->T * d->N * d->Dkv);
     m->aq = m->q;
-    m->k = keep_elem(r, r->T * d->N * d->Dqk);
-    m->v = keep_elem(r, r->T * d->N * d->Dv);
     m->Nk = d->N;
     m->Dq = d->Dqk;
     m->Dv = d->Dv;
@@ -138,6 +138,12 @@ static int values_of(struct mla *m, struct run *r, const struct dims *d)
             != 0)
             return r->err->code;
     return 0;
+}
+
+int mla_again(struct mla *m, struct run *r)
+{
+    const struct dims d = dims_of(r);
+    return run_lean(r) && !r->o->absorbed ? expand(m, r, &d) : 0;
 }
 
 int mla_fwd(struct mla *m, struct run *r, const void *a, const int32_t *index, void *y)

@@ -47,6 +47,9 @@ struct model_options {
     bool absorbed;
     bool hf_rounding, hf_scales; /* as transformers rounds and scales, for parity */
     bool zero_padding_row_grad;  /* the padding token's embedding row gets no gradient */
+    /* Less is kept for backward, which makes again what is cheap: rows gathered for experts, products
+     * of SwiGLU, expanded keys and values. The same bits. */
+    bool lean;
     bool inference; /* no backward: the indexer's loss is computed in forward */
 };
 

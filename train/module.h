@@ -38,6 +38,17 @@ static inline void *keep_elem(struct run *r, int64_t n)
     return arena_take(&r->keep, (size_t)n * glm_dtype_size(r->dtype));
 }
 
+/* Of what backward can make again. */
+static inline bool run_lean(const struct run *r)
+{
+    return r->o->lean && !r->o->inference;
+}
+
+static inline void *lean_elem(struct run *r, int64_t n)
+{
+    return arena_take(run_lean(r) ? &r->temp : &r->keep, (size_t)n * glm_dtype_size(r->dtype));
+}
+
 static inline void *keep_acc(struct run *r, int64_t n)
 {
     return arena_take(&r->keep, (size_t)n * glm_dtype_size(r->acc));

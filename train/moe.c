@@ -48,19 +48,22 @@ static int grouped(struct run *r, const struct moe *m, enum group_kind kind,
         .a_type = r->dtype, .b_type = r->dtype, .c_type = r->dtype);
 }
 
+static int gather(const struct moe *m, struct run *r, const void *x)
+{
+    return RUN(r, moe_gather, .y = m->x, .x = x, .token = m->token, .T = r->T,
+        .rows = r->T * r->c->num_experts_per_tok, .H = r->c->hidden_size, .dtype = r->dtype);
+}
+
 static int experts_fwd(struct moe *m, struct run *r, const void *x)
 {
     const int64_t rows = r->T * r->c->num_experts_per_tok;
     const int64_t H = r->c->hidden_size, M = r->c->moe_intermediate_size;
-    m->x = keep_elem(r, rows * H);
+    m->x = lean_elem(r, rows * H);
     m->g = keep_elem(r, rows * M);
     m->u = keep_elem(r, rows * M);
-    m->h = keep_elem(r, rows * M);
+    m->h = lean_elem(r, rows * M);
     m->f = keep_elem(r, rows * H);
-    if (RUN(r, moe_gather, .y = m->x, .x = x, .token = m->token, .T = r->T, .rows = rows,
-            .H = H, .dtype = r->dtype)
-            != 0
-        || grouped(r, m, GROUP_NT, m->x, H, m->gate.w, m->g, M, false) != 0
+    if (gather(m, r, x) != 0 || grouped(r, m, GROUP_NT, m->x, H, m->gate.w, m->g, M, false) != 0
         || grouped(r, m, GROUP_NT, m->x, H, m->up.w, m->u, M, false) != 0
         || mlp_act_fwd(r, m->g, m->u, m->h, rows * M) != 0)
         return r->err->code;
@@ -109,14 +112,21 @@ static int grouped_dw(struct run *r, const struct moe *m, const void *dy, int64_
         .b_type = r->dtype, .c_type = r->acc);
 }
 
-/* df [T*K,H] -> dx [T*K,H], and the experts' gradients. */
-static int experts_bwd(struct moe *m, struct run *r, const void *df, void *dx)
+/* df [T*K,H] -> dx [T*K,H], and the experts' gradients; x [T,H] as in forward. */
+static int experts_bwd(
+    struct moe *m, struct run *r, const void *x, const void *df, void *dx)
 {
     const int64_t rows = r->T * r->c->num_experts_per_tok;
     const int64_t H = r->c->hidden_size, M = r->c->moe_intermediate_size;
     const size_t mark = r->temp.at;
     void *dh = temp_elem(r, rows * M), *dg = temp_elem(r, rows * M),
          *du = temp_elem(r, rows * M);
+    if (run_lean(r)) {
+        m->x = temp_elem(r, rows * H);
+        m->h = temp_elem(r, rows * M);
+        if (gather(m, r, x) != 0 || mlp_act_fwd(r, m->g, m->u, m->h, rows * M) != 0)
+            goto out;
+    }
     if (grouped_dw(r, m, df, H, m->h, M, m->down.dw) == 0
         && grouped(r, m, GROUP_NN, df, H, m->down.w, dh, M, false) == 0
         && mlp_act_bwd(r, m->g, m->u, dh, dg, du, rows * M) == 0
@@ -124,6 +134,7 @@ static int experts_bwd(struct moe *m, struct run *r, const void *df, void *dx)
         && grouped_dw(r, m, du, M, m->x, H, m->up.dw) == 0
         && grouped(r, m, GROUP_NN, dg, M, m->gate.w, dx, H, false) == 0)
         grouped(r, m, GROUP_NN, du, M, m->up.w, dx, H, true);
+out:
     r->temp.at = mark;
     return r->err->code;
 }
@@ -157,7 +168,7 @@ int moe_bwd(struct moe *m, struct run *r, const void *x, const void *dy, void *d
             .weight = m->weight, .row = m->row, .T = r->T, .K = K, .H = H,
             .dtype = r->dtype)
             != 0
-        || experts_bwd(m, r, df, drows) != 0 || route_bwd(m, r, x, dweight, drouter) != 0
+        || experts_bwd(m, r, x, df, drows) != 0 || route_bwd(m, r, x, dweight, drouter) != 0
         || (dshared && mlp_bwd(&m->shared, r, x, dy, dshared) != 0))
         goto out;
     (void)RUN(r, moe_gather_bwd, .dx = dx, .dy = drows, .add1 = dshared, .add2 = drouter,

@@ -29,7 +29,8 @@ static struct model_options model_options(const struct trainer *t)
         .mtp = t->table->config.num_mtp_layers > 0 && w->mtp_depth > 0,
         .mtp_coeff = w->mtp_coeff,
         .dense_attention = w->stage == RECIPE_DENSE || w->stage == RECIPE_INDEXER_WARMUP,
-        .zero_padding_row_grad = w->zero_padding_row_grad};
+        .zero_padding_row_grad = w->zero_padding_row_grad,
+        .lean = !t->k->host};
 }
 
 static struct params_options params_options(const struct recipe *r)

@@ -315,7 +315,8 @@ int main(int argc, char **argv)
         .stage = with_loss ? MODEL_TRAIN_ALL : MODEL_FREEZE_INDEXER,
         .indexer_loss = with_loss ? MODEL_INDEXER_SPARSE : MODEL_INDEXER_OFF,
         .indexer_coeff = 0.01,
-        .zero_padding_row_grad = true};
+        .zero_padding_row_grad = true,
+        .lean = true};
     for (int64_t i = 0; i < s.table->count && err.code == GLM_OK && !with_loss; i++)
         if (s.table->entries[i].kind == KIND_INDEXER) {
             s.k->release(s.params[i].dw);

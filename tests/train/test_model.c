@@ -117,6 +117,26 @@ Test(model, gives_a_packed_sequence_the_bits_it_has_alone)
     tinybatch_free(&b);
 }
 
+Test(model, gives_the_same_bits_when_it_keeps_less)
+{
+    struct tinybatch b = tinybatch_new(PACK, 320, 3);
+    for (int i = 0; i < 4; i++) {
+        struct model_options o = ALL;
+        o.dtype = i / 2 ? GLM_BF16 : GLM_F32;
+        o.absorbed = i % 2;
+        struct made all = make("tiny-a-f32", o, 2);
+        o.lean = true;
+        struct made lean = make("tiny-a-f32", o, 2);
+        step(&all, &b.batch);
+        step(&lean, &b.batch);
+        cr_expect_eq(gradients_differ(&all, &lean), 0);
+        cr_expect_lt(model_bytes(lean.m), model_bytes(all.m));
+        drop(&all);
+        drop(&lean);
+    }
+    tinybatch_free(&b);
+}
+
 Test(model, gives_the_same_bits_with_every_number_of_threads)
 {
     const int threads[] = {1, 2, 4};
