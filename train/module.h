@@ -46,7 +46,8 @@ static inline bool run_lean(const struct run *r)
 
 static inline void *lean_elem(struct run *r, int64_t n)
 {
-    return arena_take(run_lean(r) ? &r->temp : &r->keep, (size_t)n * glm_dtype_size(r->dtype));
+    return arena_take(
+        run_lean(r) ? &r->temp : &r->keep, (size_t)n * glm_dtype_size(r->dtype));
 }
 
 static inline void *keep_acc(struct run *r, int64_t n)

@@ -51,7 +51,8 @@ static int grouped(struct run *r, const struct moe *m, enum group_kind kind,
 static int gather(const struct moe *m, struct run *r, const void *x)
 {
     return RUN(r, moe_gather, .y = m->x, .x = x, .token = m->token, .T = r->T,
-        .rows = r->T * r->c->num_experts_per_tok, .H = r->c->hidden_size, .dtype = r->dtype);
+        .rows = r->T * r->c->num_experts_per_tok, .H = r->c->hidden_size,
+        .dtype = r->dtype);
 }
 
 static int experts_fwd(struct moe *m, struct run *r, const void *x)
@@ -63,7 +64,8 @@ static int experts_fwd(struct moe *m, struct run *r, const void *x)
     m->u = keep_elem(r, rows * M);
     m->h = lean_elem(r, rows * M);
     m->f = keep_elem(r, rows * H);
-    if (gather(m, r, x) != 0 || grouped(r, m, GROUP_NT, m->x, H, m->gate.w, m->g, M, false) != 0
+    if (gather(m, r, x) != 0
+        || grouped(r, m, GROUP_NT, m->x, H, m->gate.w, m->g, M, false) != 0
         || grouped(r, m, GROUP_NT, m->x, H, m->up.w, m->u, M, false) != 0
         || mlp_act_fwd(r, m->g, m->u, m->h, rows * M) != 0)
         return r->err->code;
@@ -168,7 +170,8 @@ int moe_bwd(struct moe *m, struct run *r, const void *x, const void *dy, void *d
             .weight = m->weight, .row = m->row, .T = r->T, .K = K, .H = H,
             .dtype = r->dtype)
             != 0
-        || experts_bwd(m, r, x, df, drows) != 0 || route_bwd(m, r, x, dweight, drouter) != 0
+        || experts_bwd(m, r, x, df, drows) != 0
+        || route_bwd(m, r, x, dweight, drouter) != 0
         || (dshared && mlp_bwd(&m->shared, r, x, dy, dshared) != 0))
         goto out;
     (void)RUN(r, moe_gather_bwd, .dx = dx, .dy = drows, .add1 = dshared, .add2 = drouter,
