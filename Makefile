@@ -138,7 +138,7 @@ $(EMU)/src/%: % tests/emu/shared.sed
 # g++ -w: what nvcc accepts without a warning and g++ warns about.
 $(EMU)/%.cu.o: $(EMU)/src/kernels/cuda/%.cu | $(EMU_CUH)
 	@mkdir -p $(@D)
-	$(CXX) -std=c++17 -w $(EMU_FLAGS) -MMD -MP -c -x c++ $< -o $@
+	$(CXX) -std=c++17 -w -Wno-psabi $(EMU_FLAGS) -MMD -MP -c -x c++ $< -o $@
 $(EMU)/emu/%.o: tests/emu/%.cpp
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 -Wall -Wextra -Werror $(EMU_FLAGS) -O2 -MMD -MP -c $< -o $@

@@ -26,6 +26,10 @@ extern "C" {
  * stream is made. */
 enum cuda_attention { CUDA_ATTENTION_PLAIN, CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA };
 
+/* Who makes the tiles of grouped_gemm in BF16, where shapes and device allow: GLM_CUDA_GROUPED=wgmma,
+ * mma or plain, read when a stream opens. For tests and timing; anything else means the default. */
+enum cuda_grouped { CUDA_GROUPED_PLAIN, CUDA_GROUPED_MMA, CUDA_GROUPED_WGMMA };
+
 struct glm_stream_ {
     cudaStream_t stream;
     void *blas;       /* cublasLtHandle_t */
@@ -38,6 +42,7 @@ struct glm_stream_ {
     int processors, shared_bytes; /* multiprocessors; shared memory a block may ask for */
     int major, minor;             /* compute capability */
     enum cuda_attention attention;
+    enum cuda_grouped grouped;
     char name[256];
 };
 

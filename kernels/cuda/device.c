@@ -83,6 +83,16 @@ static int describe(glm_stream s, struct glm_error *err)
     return GLM_OK;
 }
 
+static enum cuda_grouped grouped_choice(void)
+{
+    const char *const named = getenv("GLM_CUDA_GROUPED");
+
+    if (named != NULL && strcmp(named, "plain") == 0)
+        return CUDA_GROUPED_PLAIN;
+    return named != NULL && strcmp(named, "wgmma") == 0 ? CUDA_GROUPED_WGMMA
+                                                        : CUDA_GROUPED_MMA;
+}
+
 static void stream_free(glm_stream s)
 {
     if (s == NULL)
@@ -112,6 +122,7 @@ static glm_stream stream_new(int threads, struct glm_error *err)
         glm_fail(err, GLM_ENOMEM, "no memory for a stream");
         return NULL;
     }
+    s->grouped = grouped_choice();
     if (describe(s, err) != 0
         || cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
                "cudaStreamCreate", err)

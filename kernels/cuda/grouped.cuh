@@ -120,6 +120,7 @@ static __device__ inline void group_store(C *at, float x, float y, bool both, bo
 extern "C" {
 #endif
 int cuda_grouped_mma(const struct grouped_gemm *p, glm_stream s, struct glm_error *err);
+int cuda_grouped_wgmma(const struct grouped_gemm *p, glm_stream s, struct glm_error *err);
 int cuda_grouped_plain(const struct grouped_gemm *p, glm_stream s, struct glm_error *err);
 #ifdef __cplusplus
 }

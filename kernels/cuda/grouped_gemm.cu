@@ -27,7 +27,11 @@ CUDA_OP(grouped_gemm)
     cuda_begin(stream);
     if (p->G == 0 || p->N == 0)
         return 0;
-    if (p->a_type == GLM_BF16 && p->b_type == GLM_BF16 && aligned(p))
-        return cuda_grouped_mma(p, stream, err);
-    return cuda_grouped_plain(p, stream, err);
+    if (p->a_type != GLM_BF16 || p->b_type != GLM_BF16 || !aligned(p)
+        || stream->grouped == CUDA_GROUPED_PLAIN)
+        return cuda_grouped_plain(p, stream, err);
+    /* The copy engine must know where the token side ends, and no array may be empty. */
+    if (stream->grouped == CUDA_GROUPED_WGMMA && stream->major == 9 && p->rows > 0 && p->K > 0)
+        return cuda_grouped_wgmma(p, stream, err);
+    return cuda_grouped_mma(p, stream, err);
 }
