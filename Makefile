@@ -35,13 +35,15 @@ PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
            -Wmissing-prototypes -Wvla -Werror
 CFLAGS_release := -O2 -g
-CFLAGS_asan    := -O1 -g -DSIMD_BASELINE -fsanitize=address,undefined -fno-omit-frame-pointer \
+CFLAGS_asan    := -O1 -g1 -DSIMD_BASELINE -fsanitize=address,undefined -fno-omit-frame-pointer \
                   -fno-sanitize-recover=undefined
 # -ffp-contract=off: a fused multiply-add would give other bits on other machines.
 CFLAGS  := -std=c11 -D_GNU_SOURCE -fPIC -ffp-contract=off -pthread $(WARN) $(CFLAGS_$(CONFIG)) -I. \
            $(PKG_CFLAGS) $(EXTRA_CFLAGS)
 LDFLAGS := -pthread -Wl,--as-needed $(filter -fsanitize%,$(CFLAGS_$(CONFIG))) $(EXTRA_LDFLAGS)
 LIBS    := $(PKG_LIBS) -lblis -ldl -lm
+# A hundred programs of the tests: gold links one in a quarter of the time.
+FAST_LINK := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 
 # CUDA: without nvcc nothing of it is built, and nothing else notices. Kernels are made for Hopper and
 # Blackwell (sm_90a, sm_100a); a change of CUDA_ARCH needs a clean build.
@@ -198,11 +200,11 @@ $(BUILD)/bin/%: $(BUILD)/cli/%.o $(BUILD)/libcli.a $(LIB)
 
 $(BUILD)/tools/%: $(BUILD)/tests/support/main_%.o $(BUILD)/libsupport.a $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
+	$(CC) $(FAST_LINK) $(LDFLAGS) $^ $(LIBS) -o $@
 
 $(BUILD)/tools/bench_%: $(BUILD)/tests/bench/bench_%.o $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ $(LIBS) -o $@
+	$(CC) $(FAST_LINK) $(LDFLAGS) $^ $(LIBS) -o $@
 
 $(BUILD)/tools/gpu_%: $(BUILD)/tests/gpu/gpu_%.o $(GPU_OBJ) $(BUILD)/libsupport.a $(LIB)
 	@mkdir -p $(@D)
@@ -210,7 +212,7 @@ $(BUILD)/tools/gpu_%: $(BUILD)/tests/gpu/gpu_%.o $(GPU_OBJ) $(BUILD)/libsupport.
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libsupport.a $(BUILD)/libcli.a $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ $(LIBS) -lcriterion -o $@
+	$(CC) $(FAST_LINK) $(LDFLAGS) $^ $(LIBS) -lcriterion -o $@
 
 $(BUILD)/libglm.so.0: $(LIB_OBJ)
 	$(CC) $(LDFLAGS) -shared -Wl,-soname,libglm.so.0 -Wl,--no-undefined $^ $(LIBS) -o $@
@@ -282,7 +284,7 @@ bench-big: deps venv .venv/bench.stamp ## the memory measurements on 30 GB; want
 FUZZ_SECONDS ?= 60
 FUZZ_JOBS    ?= 1
 FUZZ_CC      ?= clang
-FUZZ_CFLAGS  := -std=c11 -D_GNU_SOURCE -g -O1 -pthread -w -I. $(PKG_CFLAGS) \
+FUZZ_CFLAGS  := -std=c11 -D_GNU_SOURCE -g1 -O1 -pthread -w -I. $(PKG_CFLAGS) \
                 -fsanitize=address,undefined -fno-sanitize-recover=undefined
 FUZZERS      := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 

@@ -16,9 +16,10 @@
 
 #include <stdint.h>
 
+#include "ckpt/userblock.h"
 #include "kernels/base/error.h"
 
-enum { INDEX_BLOCK = 4096, INDEX_CHUNK_ROW = 48 };
+enum { INDEX_BLOCK = USERBLOCK, INDEX_CHUNK_ROW = 48 };
 
 enum index_part { INDEX_MANIFEST, INDEX_TILES, INDEX_CHUNKS, INDEX_PARTS };
 

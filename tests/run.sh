@@ -3,16 +3,18 @@
 #
 #     N passed, N failed, N skipped
 #
-# and status 0 if none failed. What it runs, in this order:
+# and status 0 if none failed. Everything is built first; then the tests run in this order, JOBS of
+# them at the same time, so a section begins while the last tests of the one before it still run:
 #   source      tools/layers.sh, make headers, mandoc -Tlint
 #   unit        each tests/FOLDER/test_SUBJECT (Criterion), a process per test
 #   scripts     tests/scripts/test_*.sh and test_*.py
 #   lines       fixtures/cli/CASE: command lines with their output (tests/cli/run_cases.sh)
 #   examples    the EXAMPLES of the manual pages (tests/cli/run_examples.sh)
 #   asan        the unit tests again under AddressSanitizer and UBSan   (not with --quick)
-#   fuzz        each fuzzer for a minute (with --long: ten)             (not with --quick)
+#   fuzz        each fuzzer for a minute (with --long: ten), and what of its parser the corpus
+#               reaches                                                 (not with --quick)
 #   long        valgrind on the unit tests; tests/long/test_*; the planted defects of
-#               tests/mutants, which tests must find                   (only with --long)
+#               tests/mutants, which tests must find                    (only with --long)
 #
 # A script is one test, unless it prints lines "ok NAME", "FAIL NAME", "SKIP NAME: reason": then
 # each such line is one. It ends 0 (passed), 77 (skipped; its last line says why), else failed.
@@ -25,17 +27,52 @@ export BIN=$PWD/build/release/bin TOOLS=$PWD/build/release/tools
 case $PYTHON in */*) PYTHON=$(cd "$(dirname "$PYTHON")" 2> /dev/null && pwd)/${PYTHON##*/} ;; esac
 [ -x "$PYTHON" ] || PYTHON=
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/glm-test-XXXXXX") || exit 1
-trap 'rm -rf "$work"' EXIT
+all=$(mktemp -d "${TMPDIR:-/tmp}/glm-test-XXXXXX") || exit 1
+trap 'rm -rf "$all"' EXIT
+work=$all # of one test; a test that runs beside others has its own below it
 passed=0 failed=0 skipped=0
 began=$SECONDS
 
 # Seconds since the beginning, and what the processors worked in them.
 section() {
-    times > "$work/times" # not in a subshell, which has times of its own
-    printf '== %s (%d s, %s s of processors)\n' "$1" $((SECONDS - began)) "$(tail -1 "$work/times" |
+    times > "$all/times" # not in a subshell, which has times of its own
+    printf '== %s (%d s, %s s of processors)\n' "$1" $((SECONDS - began)) "$(tail -1 "$all/times" |
         awk -F'[ms ]+' '{ printf "%.0f", $1 * 60 + $2 + $3 * 60 + $4 }')"
 }
+
+# ---- JOBS at the same time ----------------------------------------------------------------------
+
+running=0
+# One of the functions below with its arguments, as soon as fewer than JOBS run.
+start() {
+    [ $running -lt "$JOBS" ] || finish
+    running=$((running + 1))
+    (
+        work=$(mktemp -d "$all/XXXXXX") passed=0 failed=0 skipped=0
+        "$@" > "$work/says" 2>&1
+        echo "$passed $failed $skipped" > "$work/counts"
+        mv "$work" "$work.ended"
+    ) &
+}
+# Waits for any one, then shows and counts what has come to its end.
+finish() {
+    local ended p f s
+    wait -n || failed=$((failed + 1)) # it did not come to its own end
+    running=$((running - 1))
+    for ended in "$all"/*.ended; do
+        [ -e "$ended" ] || continue
+        cat "$ended/says"
+        read -r p f s < "$ended/counts"
+        passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+        rm -rf "$ended"
+    done
+}
+finish_all() {
+    while [ $running -gt 0 ]; do finish; done
+}
+
+# ---- one test -----------------------------------------------------------------------------------
+
 pass() { passed=$((passed + ${1:-1})); }
 skip() { # name, reason
     skipped=$((skipped + 1))
@@ -114,96 +151,104 @@ script() {
     fi
 }
 
-build() { # config, targets
-    local config=$1
+# ---- many of a kind -----------------------------------------------------------------------------
+
+make_all() { # name, words for make: with all processors, nothing beside it
+    local name=$1
     shift
-    "$MAKE" --no-print-directory -j"$JOBS" -k CONFIG="$config" "$@" > "$work/out" 2>&1
+    check "build ($name)" 3600 "$MAKE" --no-print-directory -j"$JOBS" -k "$@"
 }
 
 unit_tests() { # config, seconds each, words in front
     local config=$1 limit=$2 t
     shift 2
     for t in tests/*/test_*.c; do
+        [ -e "$t" ] || continue
         t=${t%.c}
-        criterion "$config/$t" "$limit" "$@" "build/$config/$t" --jobs "$JOBS" --color=never
+        start criterion "$config/$t" "$limit" "$@" "build/$config/$t" --jobs 1 --color=never
     done
 }
 
 scripts_in() { # folder, seconds each
     local t
     for t in "$1"/test_*.sh; do
-        [ -e "$t" ] && script "$t" "$2" bash "$t"
+        [ -e "$t" ] && start script "$t" "$2" bash "$t"
     done
     for t in "$1"/test_*.py; do
         [ -e "$t" ] || continue
         if [ -n "$PYTHON" ]; then
-            script "$t" "$2" "$PYTHON" "$t"
+            start script "$t" "$2" "$PYTHON" "$t"
         else
             skip "$t" "no Python environment (make venv)"
         fi
     done
 }
 
+fuzzers() { # seconds each
+    local f
+    for f in tests/fuzz/fuzz_*.c; do
+        f=${f##*/fuzz_}
+        start script "fuzz ${f%.c}" $(($1 * 2 + 300)) \
+            "$MAKE" --no-print-directory FUZZ_SECONDS="$1" "fuzz-${f%.c}"
+        start script "fuzz coverage ${f%.c}" 600 tests/fuzz/coverage.sh "${f%.c}"
+    done
+}
+
+# ---- the tests ----------------------------------------------------------------------------------
+
 section build
-if build release all test-programs emulated; then
-    pass
-else
-    fail "build (release)" "$work/out"
+make_all release all test-programs emulated
+if [ "$mode" != --quick ]; then
+    make_all asan CONFIG=asan test-programs
+    if command -v clang > /dev/null; then make_all fuzz fuzzers; fi
 fi
 
 section source
-check "tools/layers.sh" 60 tools/layers.sh
-check "make headers" 300 "$MAKE" --no-print-directory -j"$JOBS" headers
+start check "tools/layers.sh" 60 tools/layers.sh
+start check "make headers" 600 "$MAKE" --no-print-directory headers
 if command -v mandoc > /dev/null; then
     for page in man/*.[1-9]; do
-        [ -e "$page" ] && check "mandoc -Tlint $page" 20 tools/lint_man.sh "$page"
+        [ -e "$page" ] && start check "mandoc -Tlint $page" 60 tools/lint_man.sh "$page"
     done
 else
     skip "mandoc -Tlint" "mandoc is not installed"
 fi
 
 section unit
-unit_tests release 180
+unit_tests release 300
 
 section scripts
-scripts_in tests/scripts 600
-scripts_in tests/cli 300
+scripts_in tests/scripts 1200
+scripts_in tests/cli 600
 
 section lines
-script "fixtures/cli" 300 tests/cli/run_cases.sh
+start script "fixtures/cli" 600 tests/cli/run_cases.sh
 
 section examples
-script "man examples" 300 tests/cli/run_examples.sh
+start script "man examples" 600 tests/cli/run_examples.sh
 
 if [ "$mode" != --quick ]; then
     section asan
-    if build asan test-programs; then
-        pass
-    else
-        fail "build (asan)" "$work/out"
-    fi
     ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 \
-        unit_tests asan 300
+        unit_tests asan 600
 
     section fuzz
-    if ! grep -q '^fuzz:' Makefile; then
-        skip fuzz "there are no fuzzers in this tree"
-    elif ! command -v clang > /dev/null; then
-        skip fuzz "clang is not installed"
+    if command -v clang > /dev/null; then
+        case $mode in --long) fuzzers 600 ;; *) fuzzers 60 ;; esac
     else
-        seconds=60
-        [ "$mode" = --long ] && seconds=600
-        script fuzz 7200 "$MAKE" --no-print-directory FUZZ_SECONDS=$seconds FUZZ_JOBS="$JOBS" fuzz
+        skip fuzz "clang is not installed"
     fi
 fi
+finish_all
 
 if [ "$mode" = --long ]; then
     section long
-    unit_tests release 1800 valgrind --quiet --error-exitcode=99 --leak-check=full \
+    unit_tests release 7200 valgrind --quiet --error-exitcode=99 --leak-check=full \
         --trace-children=yes
-    scripts_in tests/long 7200
-    script tests/mutants 7200 tests/mutants/run.sh
-    script tests/mutants/switches 3600 tests/mutants/switches.sh
+    scripts_in tests/long 14400
+    start script tests/mutants 14400 tests/mutants/run.sh
+    start script tests/mutants/switches 7200 tests/mutants/switches.sh
+    finish_all
 fi
 
 section end

@@ -13,7 +13,7 @@
  *
  * Every byte of the file lies under exactly one digest. documents counts documents; there is one
  * number more than that: offsets in tokens, I64, the last one the number of tokens. Offsets in the
- * file count from its start. Reading is "parse loosely, print, compare". */
+ * file count from its start. */
 #ifndef TRAIN_TOKENS_BLOCK_H
 #define TRAIN_TOKENS_BLOCK_H
 
@@ -23,7 +23,7 @@
 #include "kernels/base/dtype.h"
 #include "kernels/base/error.h"
 
-enum { TOKENS_BLOCK = 4096 };
+enum { TOKENS_BLOCK = USERBLOCK };
 enum tokens_part { TOKENS_IDS, TOKENS_DOCUMENTS, TOKENS_MASK, TOKENS_PARTS };
 
 struct tokens_extent {

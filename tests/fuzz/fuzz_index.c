@@ -1,6 +1,6 @@
 /* Fuzzes the opening of index.h5: user block, tables, side files.
  *
- * Covers: ckpt/index.c ckpt/index_block.c
+ * Covers: ckpt/index.c ckpt/index_block.c ckpt/userblock.c
  *
  * Input: one byte of flags, then the file. Flag 1: the digests of the user block are made right
  * first, so that what lies behind them is reached. Flag 2: a journal lies beside the index. Flag 4:

@@ -1,6 +1,6 @@
 /* Fuzzes the opening and checking of our token dataset.
  *
- * Covers: train/tokens_block.c train/tokens_h5.c
+ * Covers: train/tokens_block.c train/tokens_h5.c ckpt/userblock.c
  *
  * Input: one byte of flags, then the file. Flag 1: the digests and the size are made right first, so
  * that what lies behind them is reached. */
