@@ -1,56 +1,15 @@
-/* glm-data: token datasets. Each mode has its own options; here the mode is chosen. */
-#include <stdio.h>
-#include <string.h>
-
+/* glm-data: token datasets. */
 #include "cli/data_modes.h"
-#include "cli/opt.h"
-#include "cli/report.h"
-#include "kernels/base/version.h"
-
-static const struct mode {
-    const char *name, *arguments;
-    int (*run)(int argc, char **argv);
-} modes[] = {
-    {"build", "OUT SRC...", data_build},
-    {"info", "DATASET", data_info},
-    {"show", "DATASET", data_show},
-    {"check", "DATASET", data_check},
-};
-
-enum { MODES = sizeof modes / sizeof *modes };
-
-static void help(void)
-{
-    for (int i = 0; i < MODES; i++)
-        printf("%s glm-data %s [options] %s\n", i == 0 ? "usage:" : "      ",
-            modes[i].name, modes[i].arguments);
-    printf("Makes token datasets, and shows what is in them.\n\n"
-           "  glm-data MODE --help        the options of a mode\n"
-           "  --help                      print this help and exit\n"
-           "  --version                   print the version and exit\n");
-}
+#include "cli/modes.h"
 
 int main(int argc, char **argv)
 {
-    struct glm_error err = {0};
-    const char *names[MODES + 1] = {NULL};
-    for (int i = 0; i < MODES; i++) {
-        names[i] = modes[i].name;
-        if (argc > 1 && strcmp(argv[1], modes[i].name) == 0)
-            return modes[i].run(argc - 1, argv + 1);
-    }
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        help();
-    } else if (argc > 1 && strcmp(argv[1], "--version") == 0) {
-        printf("glm-data %s\n", GLM_VERSION);
-    } else if (argc < 2) {
-        glm_fail(&err, GLM_EUSAGE,
-            "what to do? build, info, show or check; glm-data --help says more");
-    } else {
-        const char *near = opt_nearest(argv[1], names);
-        glm_fail(&err, GLM_EUSAGE, "there is no mode '%s'%s%s%s", argv[1],
-            near != NULL ? "; did you mean '" : "; there are build, info, show and check",
-            near != NULL ? near : "", near != NULL ? "'?" : "");
-    }
-    return cli_report("glm-data", &err);
+    static const struct modes self = {
+        .command = "glm-data",
+        .question = "what to do?",
+        .summary = "Makes token datasets, and shows what is in them.",
+        .mode = {{"build", "OUT SRC...", data_build}, {"info", "DATASET", data_info},
+            {"show", "DATASET", data_show}, {"check", "DATASET", data_check}},
+    };
+    return modes_main(&self, argc, argv);
 }

@@ -1,11 +1,9 @@
 /* glm-import: Hugging Face safetensors into a checkpoint. */
 #include <string.h>
 
-#include "cli/opt.h"
+#include "cli/convert_opt.h"
 #include "cli/outcome.h"
 #include "cli/report.h"
-#include "cli/topology_opt.h"
-#include "cli/watch.h"
 
 int main(int argc, char **argv)
 {
@@ -14,25 +12,19 @@ int main(int argc, char **argv)
     struct common_options common = {0};
     const struct opt opts[] = {
         OPT_TOPOLOGY(&o.topology),
-        OPT_CHOICE("dtype", "same|bf16|f32|mxfp8|fp8", &o.dtype,
-            "store the weights in this type (default same)"),
-        OPT_CHOICE("scale-rule", "te_round_up|ocp_floor|amax|pow2", &o.scale_rule,
-            "how scales are chosen (default te_round_up for mxfp8, amax for fp8)"),
+        OPT_DTYPE_OR_SAME(&o, "store"),
+        OPT_SCALE_RULE(&o),
         OPT_CHOICE(
             "compress", "none|zstd", &compress, "compress each tile (default none)"),
-        OPT_SIZE(
-            "shard-size", "bytes", &o.shard_size, "size of a shard file (default 4GiB)"),
+        OPT_SHARD_SIZE(&o),
         OPT_FLAG("no-mtp", &o.no_mtp, "leave out the multi-token-prediction layers"),
         OPT_LIST("layers", "list", &o.layers, "keep only these layers, like 0-3,78"),
         OPT_LIST(
             "experts", "list", &o.experts, "keep only these routed experts, like 0-15"),
-        OPT_FLAG("replace", &o.replace, "put the output in the place of an existing one"),
-        OPT_FLAG("restart", &o.restart, "discard the unfinished output of other options"),
-        OPT_FLAG(
-            "take-lease", &o.take_lease, "take over unfinished work of another host"),
+        OPT_OUTPUT(&o),
         OPT_FLAG(
             "dry-run", &o.dry_run, "open every header, print the plan, write nothing"),
-        OPT_FLAG("no-verify", &o.no_verify, "do not check digests while reading"),
+        OPT_NO_VERIFY(&o),
         OPT_STR("keep", "dir", &o.keep, "keep the downloaded files, as they are, there"),
         OPT_INT("connections", "n", &o.connections, 1, 64,
             "files downloaded at the same time (default 4)"),
@@ -64,14 +56,12 @@ int main(int argc, char **argv)
         struct watch watch;
         watch_begin(&watch, self.name, &common);
         convert_import(&o, &report, &watch.events, &err);
-        watch_end(&watch, err.code == GLM_OK);
-        if (err.code == GLM_OK)
-            outcome_print(&(struct outcome){.command = self.name,
-                              .input = o.src,
-                              .output = o.out,
-                              .json = common.json,
-                              .report = &report},
-                &err);
+        outcome_end(&(struct outcome){.command = self.name,
+                        .input = o.src,
+                        .output = o.out,
+                        .json = common.json,
+                        .report = &report},
+            &watch, &err);
     }
     return cli_report(self.name, &err);
 }

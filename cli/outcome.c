@@ -97,3 +97,10 @@ int outcome_print(const struct outcome *o, struct glm_error *err)
     print_text(o);
     return 0;
 }
+
+void outcome_end(const struct outcome *o, struct watch *watch, struct glm_error *err)
+{
+    watch_end(watch, err->code == GLM_OK);
+    if (err->code == GLM_OK)
+        outcome_print(o, err);
+}
