@@ -5,7 +5,7 @@
 
 Promised: an import for TP 1 and for TP 8, PP 13, EP 32, and a reshard from the one to the other, are
 planned in 5 s and 512 MB; an index of that size is listed in 2 s. The checkpoint that is resharded
-and listed is whole but for its data (tools/bigindex)."""
+and listed is whole but for its data (tools/fullindex)."""
 import argparse
 import json
 
@@ -23,7 +23,7 @@ def timed(figures, label, words, rounds, seconds, note=None):
 
 def whole_index(figures, top, rounds):
     for name, word in (("tp1", "tp1"), ("tp8", "tp8,pp13,ep32")):
-        common.Run([common.TOOLS / "bigindex", common.CONFIGS / "glm-5.2.json", top / name, word])
+        common.Run([common.TOOLS / "fullindex", top / name, "glm-5.2", word, "shards"])
     timed(figures, "plan of a reshard, TP1 to TP8 PP13 EP32",
           [common.BIN / "glm-reshard", top / "tp1", top / "out", "--dry-run", "--json",
            *TOPOLOGIES["TP8 PP13 EP32"]], rounds, 5)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/shard.h"
 #include "tests/support/models.h"
 #include "tests/support/rng.h"
 #include "tests/support/tmpdir.h"
@@ -48,6 +49,16 @@ static void full_places(struct manifest *m, struct ckpt_chunk *chunks)
     }
 }
 
+static int full_shards(struct manifest *m, const char *dir, struct glm_error *err)
+{
+    for (int64_t i = 0; i < m->shard_count && err->code == GLM_OK; i++) {
+        const char *const path = tmpdir_path(dir, "%s", m->shards[i].file);
+        if (shard_create_plain(m, i, path, err) == GLM_OK)
+            shard_skeleton(m, NULL, i, path, m->shards[i].skeleton, err);
+    }
+    return err->code;
+}
+
 int fullindex_write(
     const char *dir, const struct fullindex_options *o, struct glm_error *err)
 {
@@ -69,7 +80,10 @@ int fullindex_write(
     chunks = calloc((size_t)m->chunk_count + 1, sizeof *chunks);
     for (int64_t i = 0; i < m->tile_count; i++)
         full_digest((uint64_t)i, tiles + 32 * i);
-    full_places(m, chunks);
+    if (!o->shards)
+        full_places(m, chunks);
+    else if (full_shards(m, dir, err) != GLM_OK)
+        goto out;
     if (manifest_seal(m, tiles, err) == 0)
         index_write(m, tiles, chunks, tmpdir_path(dir, "index.h5"), err);
 out:

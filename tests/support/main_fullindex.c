@@ -1,4 +1,4 @@
-/* fullindex DIR CONFIG [tpN,ppN,epN…] [zstd]: the index of a checkpoint of any size, no shards. */
+/* fullindex DIR CONFIG [tpN,ppN,epN…] [zstd|shards]: a checkpoint of any size without its data. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +16,8 @@ int main(int argc, char **argv)
     for (int i = 3; i < argc; i++)
         if (strcmp(argv[i], "zstd") == 0)
             o.volumes.encoding = ENC_ZSTD;
+        else if (strcmp(argv[i], "shards") == 0)
+            o.shards = true;
         else
             topology_parse(&o.topo, argv[i], &err);
     if (mkdir(argv[1], 0777) != 0 && errno != EEXIST)
