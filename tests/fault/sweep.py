@@ -30,6 +30,7 @@ BIN = pathlib.Path(os.environ.get("BIN", ROOT / "build/release/bin"))
 TOOLS = pathlib.Path(os.environ.get("TOOLS", ROOT / "build/release/tools"))
 SHIM = TOOLS.parent / "libfault.so"
 JOBS = int(os.environ.get("JOBS", "2"))
+LIMIT_S = 600  # of a command that takes a tenth of a second: a loaded machine is slow, a dead lock has no end
 MODES = ["kill", "tear", "short", "enospc", "eio", "edquot", "power", "power data", "power names"]
 
 
@@ -39,6 +40,19 @@ def tree(folder):
         return None
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
             for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def threads(pid):
+    """What the threads of a process that does not end do: state, what the kernel waits for, the
+    processor's time in hundredths of a second."""
+    seen = []
+    for task in sorted(pathlib.Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            stat = (task / "stat").read_text().rsplit(")", 1)[1].split()
+            seen.append(f"{stat[0]} {(task / 'wchan').read_text()} {int(stat[11]) + int(stat[12])}")
+        except OSError:
+            pass
+    return seen
 
 
 class Op:
@@ -66,11 +80,16 @@ class Op:
         if log:
             env["FAULT_LOG"] = str(log)
         words = [str(BIN / self.words[0]), *self.words[1:], "--quiet", "--threads", "2"]
+        p = subprocess.Popen(words, cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True, errors="replace")
         try:
-            return subprocess.run(words, cwd=root, env=env, timeout=60, capture_output=True,
-                                  text=True, errors="replace")
+            out, err = p.communicate(timeout=LIMIT_S)
+            return subprocess.CompletedProcess(words, p.returncode, out, err)
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(words, 124, "", "no end after 60 s")
+            why = f"no end after {LIMIT_S} s; its threads: {threads(p.pid)}"
+            p.kill()
+            p.communicate()
+            return subprocess.CompletedProcess(words, 124, "", why)
 
     def learn(self):
         root = self.folder()
