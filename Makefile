@@ -278,6 +278,17 @@ bench-big: deps venv .venv/bench.stamp ## the memory measurements on 30 GB; want
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools PYTHON=$(VENV) tests/bench/run.sh --big
 
+# ---- on a machine with a GPU ------------------------------------------------------------------
+# They run what was built before and build nothing: that machine may have no compiler of ours.
+gpu-pack: ## put the programs and the libraries they need into build/gpu, for a machine with a GPU
+	@tests/gpu/pack.sh
+
+gpu-test: ## every operation on the GPU against the CPU's, beside noise; tiny models on both
+	@tests/gpu/run.sh test
+
+gpu-sanitize: ## compute-sanitizer over the operations on small shapes
+	@tests/gpu/run.sh sanitize
+
 # ---- fuzzing ----------------------------------------------------------------------------------
 # tests/fuzz/fuzz_NAME.c starts from tests/fuzz/corpus/NAME. New finds go to build/fuzz/found/NAME.
 # Limits: no input may take 10 s or ask for 64 MiB at once.
@@ -395,7 +406,7 @@ config: ## what this machine has
 	    printf '%-12s ' $$t; command -v $$t || echo 'missing'; done
 	@printf 'venv         '; $(VENV) --version 2>/dev/null || echo 'missing (make venv)'
 
-.PHONY: emulated fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \
+.PHONY: emulated gpu-pack gpu-test gpu-sanitize fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \
         bench-big lint format layers headers install uninstall help config
 .SECONDARY:
 -include $(shell find $(BUILD) $(EMU) build/fuzz/obj -name '*.d' 2>/dev/null)

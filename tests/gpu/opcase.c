@@ -195,9 +195,9 @@ static struct off off_by(enum glm_dtype type, const void *x, enum glm_dtype ref_
         }
         errors += e * e;
     }
-    if (o.most > 0) {
-        o.most /= largest;
-        o.mean = sqrt(errors / squares);
+    if (o.most > 0) { /* of nothing but zeros, to 1: what terms that cancel leave */
+        o.most /= largest > 0 ? largest : 1;
+        o.mean = sqrt(errors / (squares > 0 ? squares : (double)n));
     }
     return o;
 }
