@@ -1,5 +1,5 @@
 """Writes the named seeds of corpus/safetensors, corpus/index_json, corpus/config, corpus/idx,
-corpus/tokens and corpus/recipe: one file per rule, named after what it shows. Standard library only.
+corpus/tokens, corpus/recipe, corpus/http_headers and corpus/hub_tree: one file per rule, named after what it shows. Standard library only.
 What fuzzing found worth keeping lies beside them under names of hex digits and is left alone."""
 import hashlib
 import json
@@ -376,7 +376,107 @@ def recipe():
         one(f"yaml-{i}", text)
 
 
+def http_headers():
+    def one(name, *lines, status="HTTP/1.1 200 OK"):
+        put("http_headers", name, "".join(f"{x}\r\n" for x in (status, *lines, "")))
+
+    digest, commit = "0123456789abcdef" * 4, "0123456789abcdef" * 2 + "01234567"
+    one("whole", "Content-Length: 1234", f'ETag: "{commit}"', "Content-Type: text/plain",
+        f"X-Repo-Commit: {commit}")
+    one("part", "Content-Range: bytes 10-19/100", "Content-Length: 10",
+        status="HTTP/1.1 206 Partial Content")
+    one("part-of-unknown", "content-range: bytes 0-0/*", status="HTTP/1.1 206 Partial Content")
+    one("beyond", "Content-Range: bytes */100", status="HTTP/1.1 416 Range Not Satisfiable")
+    for i, text in enumerate(["bytes 5-4/9", "bytes 5-9/9", "bytes 1-2/x", "bytes 1", "bytes 1-",
+                              "bytes 1-2", "items 1-2/3", "bytes 1-2/99999999999999999999", "b"]):
+        one(f"range-{i}", f"Content-Range: {text}", status="HTTP/1.1 206 x")
+    one("range-twice", "Content-Range: bytes 0-1/2", "Content-Range: bytes 0-0/2")
+    one("range-twice-the-same", "Content-Range: bytes 0-1/2", "Content-Range: bytes 0-1/2")
+    one("length-twice", "Content-Length: 1", "Content-Length: 2")
+    one("length-twice-the-same", "Content-Length: 1", "Content-Length: 1")
+    one("length-no-number", "Content-Length: 1a")
+    one("length-too-big", "Content-Length: 18446744073709551616")
+    one("link", f'X-Linked-Etag: "{digest}"', "X-Linked-Size: 5368709120",
+        f"Location: https://cdn.example.org/x?y={digest}", status="HTTP/1.1 302 Found")
+    one("linked-size-no-number", "X-Linked-Size: -1")
+    one("location-too-long", "Location: /" + "x" * 9000, status="HTTP/1.1 302 Found")
+    one("tag-weak", f'ETag: W/"{commit}"')
+    one("tag-bare", f"ETag: {digest}")
+    one("tag-other", 'ETag: "5f3e-abc"')
+    one("tag-upper", f'ETag: "{digest.upper()}"')
+    one("encoded", "Content-Encoding: gzip")
+    one("encoded-not", "Content-Encoding: identity")
+    one("html", "Content-Type: text/html; charset=utf-8")
+    one("limit", 'RateLimit: "api";r=0;t=55', 'RateLimit-Policy: "fixed window";"api";q=500;w=300',
+        status="HTTP/1.1 429 Too Many Requests")
+    one("limit-not-yet", 'RateLimit: "api"; r=3; t=55')
+    one("limit-odd", 'RateLimit: ;;r=;t=x;q=1;r')
+    one("retry-seconds", "Retry-After: 7", status="HTTP/1.1 503 x")
+    one("retry-date", "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT", status="HTTP/1.1 503 x")
+    one("retry-long", "Retry-After: 99999999999", status="HTTP/1.1 503 x")
+    one("retry-both", 'RateLimit: "a";r=0;t=2', "Retry-After: 7", status="HTTP/1.1 429 x")
+    one("next", 'Link: <https://example.org/a>; rel="next"')
+    one("next-second", 'Link: </a>; rel="xet-auth", </b>; rel="next"')
+    one("next-none", "Link: </a>; rel=next, <b")
+    one("error", "X-Error-Code: RepoNotFound", "X-Error-Message: Repository\tnot found " + "x" * 300,
+        status="HTTP/2 401")
+    one("interim", "Link: </a>", "", "HTTP/1.1 200 OK", "Content-Length: 3",
+        status="HTTP/1.1 103 Early Hints")
+    one("commit-no-digits", "X-Repo-Commit: ../../etc")
+    one("no-colon", "nothing", " : x", ":")
+    one("spaces", "Content-Length: \t 12 \t ")
+    one("status-odd", status="HTTP/1.1 abc")
+    one("status-small", status="HTTP/1.1 99")
+    one("status-none", status="HTTP/1.1")
+    one("not-http", status="220 mail.example.org ESMTP")
+    one("too-many", *(f"X-{i}: " + "x" * 8000 for i in range(40)))
+
+
+def hub_tree():
+    def one(name, *pages):
+        texts = [p if isinstance(p, bytes) else (p if isinstance(p, str) else json.dumps(p)).encode()
+                 for p in pages]
+        put("hub_tree", name, b"\0".join(texts))
+
+    def file(path, size=3, **more):
+        return {"type": "file", "oid": "f2ad6c76f0115a6ba5b00456a849810e7ec0af20", "size": size,
+                "path": path, **more}
+
+    lfs = {"oid": "0123456789abcdef" * 4, "size": 5, "pointerSize": 130}
+    one("list", [file("config.json"), file("model.safetensors", 5, lfs=lfs), file("a/b.json"),
+                 {"type": "directory", "oid": "0" * 40, "size": 0, "path": "a"}])
+    one("pages", [file("a.json")], [file("b.json")], [])
+    one("empty", [])
+    one("no-digest", [{"type": "file", "size": 1, "path": "x"}])
+    one("digest-odd", [file("x", oid="zz"), file("y", lfs={"oid": 5})])
+    one("no-type", [{"size": 1, "path": "x"}])
+    for i, path in enumerate(["../x", "a/../../x", "/x", "a//b", "a/", ".", "", "..\\x", "C:x", "a\n",
+                              "CON", "x" * 300, "\u00e9", "a\u0000"]):
+        one(f"name-{i}", [file(path)])
+    one("twice", [file("config.json")], [file("config.json")])
+    one("twice-by-case", [file("config.json"), file("Config.json")])
+    for i, size in enumerate([-1, "3", 1.5, None, 1 << 63, 1 << 64]):
+        one(f"size-{i}", [file("x", size)])
+    one("no-path", [{"type": "file", "size": 1}])
+    one("path-number", [file(5)])
+    one("not-a-list", {"error": "no"})
+    one("not-json", "[{")
+    one("html", " \n<!DOCTYPE html><html></html>")
+    one("deep", "[" * 3000)
+    one("not-utf8", b'[{"path":"\xff"}]')
+    one("key-twice", '[{"path":"a","path":"b","size":1}]')
+    one("many", [file(f"f{i}") for i in range(150)])
+    one("revision", "?" + json.dumps({"id": "o/n", "sha": "0123456789abcdef" * 2 + "01234567"}))
+    one("revision-long", "?" + json.dumps({"sha": "0123456789abcdef" * 4}))
+    one("revision-no-sha", '?{"id":"o/n"}')
+    one("revision-path", '?{"sha":"../../../etc"}')
+    one("revision-html", "?<html>")
+    one("revision-list", "?[]")
+
+
 if __name__ == "__main__":
+    http_headers()
+    hub_tree()
     recipe()
     idx()
     tokens()
