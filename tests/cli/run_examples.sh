@@ -3,7 +3,7 @@
 #
 # The convention: in .Sh EXAMPLES each command is one line `.Dl glm-…` (no prompt). The lines of a
 # page run in their order, in one folder that holds the model directory `tiny` and its checkpoint
-# `tiny.ckpt` (all that scratch.sh lists); each must end with status 0, unless the sentence before it says `ends with status N`.
+# `tiny.ckpt` (all that scratch.sh lists), hf:// names from a hub on loopback; each must end with status 0, unless the sentence before it says `ends with status N`.
 # shellcheck source=tests/cli/scratch.sh
 . "$(dirname "$0")/scratch.sh"
 scratch_model || exit 0
@@ -25,6 +25,11 @@ for page in "$@"; do
     scratch_new
     if grep -q '^\.Dl .*tiny-a\.ckpt' "$page"; then
         (cd "$root" && scratch_golden) || exit 1
+    fi
+    if grep -q '^\.Dl .*hf://' "$page" && ! scratch_hub; then
+        echo "FAIL ${page##*/}: the hub of the examples did not start"
+        sed 's/^/    /' "$scratch_all/log"
+        exit 1
     fi
     number=0
     while IFS=$'\t' read -r wanted line; do

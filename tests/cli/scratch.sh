@@ -10,6 +10,9 @@
 #
 #     tiny-a.ckpt, tiny-a.safetensors   weights that transformers ran, and what came of it
 #
+# and, for those that speak of hf://, after scratch_hub a hub on loopback, HF_ENDPOINT, that has
+# zai-org/GLM-5.2: a small model of its shape with 24 experts.
+#
 # scratch_new sets $scratch to a new folder with copies of all (made once), on the PATH the
 # commands of $BIN. Everything is removed at exit.
 
@@ -19,7 +22,8 @@ PATH=$BIN:$PATH
 export PATH BIN TOOLS LC_ALL=C.UTF-8
 
 scratch_all=$(mktemp -d "${TMPDIR:-/tmp}/glm-cli-XXXXXX") || exit 1
-trap 'rm -rf "$scratch_all"' EXIT
+hub_pid=
+trap '[ -z "$hub_pid" ] || kill "$hub_pid"; rm -rf "$scratch_all"' EXIT
 scratch_count=0
 
 # Leaves the model and its checkpoint in $scratch_all/model; says why not and returns 1.
@@ -62,4 +66,24 @@ scratch_golden() {
         fi
     fi
     cp -r "$g/." "$scratch"
+}
+
+scratch_hub() {
+    local m=$scratch_all/hub
+    [ -e "$m" ] && return 0
+    mkdir "$m" || return 1
+    sed 's/"n_routed_experts": 12/"n_routed_experts": 24/' "$root/fixtures/configs/t1.json" \
+        > "$m/config.json"
+    "$TOOLS/toy" --config "$m/config.json" --files 4 --out "$m/model" > "$scratch_all/log" 2>&1 \
+        || return 1
+    python3 "$root/tests/hub/server.py" "$m/model" --repo zai-org/GLM-5.2 \
+        > "$m/addresses" 2>> "$scratch_all/log" &
+    hub_pid=$!
+    for _ in $(seq 100); do
+        [ -s "$m/addresses" ] && break
+        sleep 0.1
+    done
+    HF_ENDPOINT=$(sed -n 's/.*"hub": "\([^"]*\)".*/\1/p' "$m/addresses")
+    export HF_ENDPOINT HF_HOME=$m/home
+    [ -n "$HF_ENDPOINT" ]
 }
