@@ -1,7 +1,7 @@
 """What can go wrong with one reply: do_NAME(hub, handler, reply, arguments of the rule).
 
 A function changes the reply that would have been right (server.py, class Reply). Several may act on
-one reply. Addresses in arguments may say {hub}, {cdn}, {other}, {repo}, {commit} and {path}, the last
+one reply. Addresses in arguments may say {hub}, {cdn}, {other}, {near}, {repo}, {commit} and {path}, the last
 being the path and query that were asked for."""
 import gzip
 import json
@@ -10,7 +10,7 @@ import urllib.parse
 
 def fill(hub, h, text):
     return (text.replace("{hub}", hub.url).replace("{cdn}", hub.cdn).replace("{other}", hub.other)
-            .replace("{repo}", hub.repo).replace("{commit}", hub.commit).replace("{path}", h.path))
+            .replace("{near}", hub.near).replace("{repo}", hub.repo).replace("{commit}", hub.commit).replace("{path}", h.path))
 
 
 def replace(reply, status, body=b"", kind="text/plain", keep=()):

@@ -2,7 +2,7 @@
 
 survives: an import under it ends well and equal to the import of the folder; else it ends with a
 sentence, and `status` is its exit status: 3 where the hub's answer is wrong or the user asked for what
-there is not, 4 where the transfer failed. `says`: words that the sentence must have."""
+there is not, 4 where the transfer failed. `says`: words that the sentence must have; `again`: options that a rerun needs."""
 import json
 import pathlib
 
@@ -14,9 +14,10 @@ META = {"on": ["resolve", "cache"], "method": "HEAD"}
 NAMED = {}
 
 
-def scenario(name, what, *rules, survives=True, status=4, says=(), **options):
+def scenario(name, what, *rules, survives=True, status=4, says=(), again=(),
+             **options):
     NAMED[name] = {"what": what, "rules": list(rules), "set": options, "survives": survives,
-                   "status": status, "says": list(says)}
+                   "status": status, "says": list(says), "again": list(again)}
 
 
 def load(s):
@@ -51,12 +52,11 @@ scenario("link-expires-soon", "a link to the CDN lives for a quarter of a second
 
 # ---- mirrors ------------------------------------------------------------------------------------
 scenario("mirror-late", "metadata only on the last hop", mirror="late")
-scenario("mirror-no-length", "no length on the answers to HEAD", {**META, "do": "length",
-                                                                 "none": True}, mirror="late")
+scenario("mirror-no-length", "metadata on the last hop only, and no length anywhere",
+         {"on": ["resolve", *BODY], "method": "GET", "do": "length", "none": True}, mirror="late")
+scenario("mirror-bare", "no digest, no commit, no size in any header", mirror="bare")
 scenario("mirror-links", "absolute links to the hub that is mirrored",
          links="https://huggingface.co")
-scenario("mirror-no-head", "HEAD is refused with 405", {"method": "HEAD", "do": "status",
-                                                        "status": 405})
 
 # ---- transfers ----------------------------------------------------------------------------------
 scenario("drops", "each large file's first three bodies end after 300,000 bytes",
@@ -132,7 +132,11 @@ scenario("wrong-etag", "the digest that the hub names is of another file",
          {"on": "resolve", "file": "*00002*", "do": "headers",
           "set": {"X-Linked-Etag": '"' + "0" * 64 + '"'}},
          {"on": "tree", "do": "tree_change", "path": "model-00002-of-00004.safetensors",
-          "set": {"lfs": {"oid": "0" * 64, "size": 0, "pointerSize": 130}}}, survives=False)
+          "set": {"lfs": {"oid": "0" * 64, "size": 0, "pointerSize": 130}}}, survives=False,
+         again=["--restart"])  # a list with another digest is another source
+scenario("etag-contradicts", "the digest in the headers is not that of the list",
+         {"on": "resolve", "file": "*00002*", "do": "headers",
+          "set": {"X-Linked-Etag": '"' + "0" * 64 + '"'}}, survives=False, says=["contradicts"])
 scenario("wrong-size", "tree and headers give a size that the file does not have",
          {"on": "resolve", "file": "*00002*", "do": "headers", "set": {"X-Linked-Size": "12345"}},
          {"on": "tree", "do": "tree_change", "path": "model-00002-of-00004.safetensors",
@@ -140,7 +144,7 @@ scenario("wrong-size", "tree and headers give a size that the file does not have
 scenario("html", "a page of HTML with 200 in the place of a large file",
          {**LARGE, "do": "html"}, survives=False)
 scenario("html-tree", "a page of HTML with 200 in the place of the tree",
-         {"on": ["info", "tree"], "do": "html"}, survives=False)
+         {"on": ["info", "tree"], "do": "html"}, survives=False, status=3)
 scenario("gzip-large", "large files come compressed, unasked, always",
          {**LARGE, "do": "gzip"}, survives=False)
 scenario("gzip-lie", "Content-Encoding: gzip on bytes that are not",

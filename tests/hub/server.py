@@ -202,12 +202,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.sent, self.reply, self.hit = 0, None, []
         began = time.time()
+        self.hub.enter()
         try:
             kind, file, reply = self.hub.answer(self)
             self.reply = reply
             if reply.status in (200, 206) and kind in ("resolve", "cache", "cdn"):
                 self.ranged(reply)
-            self.hit = self.hub.misbehave(self, kind, file, reply)
+            self.hub.misbehave(self, kind, file, reply)
             self.send(reply)
         except OSError:
             self.close_connection = True
@@ -261,7 +262,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.hub.sleep(reply.wait)
         if reply.raw is not None:
             self.wfile.write(reply.raw)
-            self.sent += len(reply.raw)
+            self.count(len(reply.raw))
             self.close_connection = True
             return
         if reply.interim:
@@ -306,7 +307,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     break
                 at += n
                 left -= n
-                self.sent += n
+                self.count(n)
 
     def send_pieces(self, reply):
         rate = self.hub.options["rate"]
@@ -333,7 +334,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n" % len(piece) + piece + b"\r\n")
         else:
             self.wfile.write(piece)
-        self.sent += len(piece)
+        self.count(len(piece))
+
+    def count(self, n):
+        self.sent += n
+        self.hub.moved += n  # for whoever waits for a moment; the log has what counts
 
     def cut(self, reply):
         self.close_connection = True
@@ -380,11 +385,12 @@ class Hub:
         self.branches = {"main", "v1.0", "refs/pr/1", "feature/x y"}
         self.lock = threading.Lock()
         self.counts, self.links = {}, {}
-        self.requests = self.connections = 0
+        self.requests = self.connections = self.moved = self.active = 0
         self.log, self.log_file = [], open(log, "a") if log else None
         self.stopped = threading.Event()
         self.servers = []
-        for role, host in (("hub", "127.0.0.1"), ("cdn", "127.0.0.2"), ("other", "127.0.0.3")):
+        for role, host in (("hub", "127.0.0.1"), ("cdn", "127.0.0.2"), ("other", "127.0.0.3"),
+                           ("near", "127.0.0.1")):
             s = Server((host, 0), Handler)
             s.hub, s.role, s.tls = self, role, bool(tls)
             if tls:
@@ -395,7 +401,7 @@ class Hub:
                                                do_handshake_on_connect=False)
             self.servers.append(s)
         scheme = "https" if tls else "http"
-        self.url, self.cdn, self.other = (
+        self.url, self.cdn, self.other, self.near = (
             f"{scheme}://{s.server_address[0]}:{s.server_address[1]}" for s in self.servers)
 
     def __enter__(self):
@@ -427,8 +433,20 @@ class Hub:
             self.connections += 1
             return self.connections
 
+    def enter(self):
+        with self.lock:
+            self.active += 1
+
+    def idle(self, seconds=10):
+        """Waits until no request is in progress; then the log has them all."""
+        end = time.monotonic() + seconds
+        while self.active and time.monotonic() < end:
+            time.sleep(0.002)
+        return not self.active
+
     def write_log(self, line):
         with self.lock:
+            self.active -= 1
             self.log.append(line)
             if self.log_file and not self.log_file.closed:
                 self.log_file.write(json.dumps(line) + "\n")
@@ -627,7 +645,6 @@ class Hub:
     # ---- what goes wrong
 
     def misbehave(self, h, kind, file, reply):
-        hit = []
         for i, rule in enumerate(self.rules):
             on = rule.get("on", kind)
             if kind != on and kind not in on:
@@ -646,9 +663,8 @@ class Hub:
                 continue
             args = {k: v for k, v in rule.items()
                     if k not in ("on", "file", "method", "range", "skip", "times", "each", "do")}
+            h.hit.append(rule["do"])
             getattr(faults, "do_" + rule["do"])(self, h, reply, **args)
-            hit.append(rule["do"])
-        return hit
 
 
 def main():
