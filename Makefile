@@ -23,7 +23,7 @@ endif
 # Debian packages: to build and test; peers of `make bench`; more for `make lint`, `make test-long`.
 DEBS      := build-essential pkg-config libhdf5-dev hdf5-tools libjansson-dev libzstd-dev libssl-dev \
              libyaml-dev libblis-serial-dev libcurl4-openssl-dev libcriterion-dev mandoc python3-venv python3-h5py \
-             clang libclang-rt-14-dev llvm strace
+             clang libclang-rt-14-dev llvm strace openssl
 DEBS_BENCH := libopenblas0-pthread
 DEBS_MORE := clang-format cppcheck shellcheck valgrind bash-completion
 

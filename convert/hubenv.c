@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "ckpt/ckpt.h"
+#include "convert/jsonin.h"
 
 enum { TOKEN_LIMIT = 4096 };
 
@@ -44,9 +45,12 @@ int hubspec_parse(struct hubspec *s, const char *text, struct glm_error *err)
     const size_t n = strcspn(name, "@");
     const char *revision = name[n] == '@' ? name + n + 1 : "main";
 
+    char shown[JSONIN_SHOWN];
+
+    jsonin_shown(text, strlen(text), shown);
     if (owner[o] != '/' || !good_part(owner, o) || !good_part(name, n))
         return glm_fail(err, GLM_EUSAGE,
-            "%s: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION", text);
+            "%s: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION", shown);
     const size_t r = strlen(revision);
     bool good = r > 0 && r < sizeof s->revision && revision[0] != '/';
     for (size_t i = 0; i < r; i++)
@@ -55,8 +59,8 @@ int hubspec_parse(struct hubspec *s, const char *text, struct glm_error *err)
             && !(revision[i] == '.' && revision[i + 1] == '.');
     if (!good)
         return glm_fail(err, GLM_EUSAGE,
-            "%s: '%.80s' is no revision: a branch, a tag, refs/pr/N or a commit", text,
-            revision);
+            "%s: what follows the @ is no revision: a branch, a tag, refs/pr/N or a commit",
+            shown);
     snprintf(s->owner, sizeof s->owner, "%.*s", (int)o, owner);
     snprintf(s->name, sizeof s->name, "%.*s", (int)n, name);
     snprintf(s->revision, sizeof s->revision, "%s", revision);

@@ -137,9 +137,9 @@ def merged(intervals):
     out = []
     for a, b in sorted(intervals):
         if out and a <= out[-1][1]:
-            out[-1][1] = max(out[-1][1], b)
+            out[-1] = (out[-1][0], max(out[-1][1], b))
         else:
-            out.append([a, b])
+            out.append((a, b))
     return out
 
 

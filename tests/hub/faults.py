@@ -34,10 +34,24 @@ def do_html(hub, h, reply, status=200):
             b"<body>Sign in to the network to continue.</body></html>\n", "text/html")
 
 
-def do_redirect(hub, h, reply, to, status=302, keep=("x-repo-commit", "x-linked-etag",
-                                                     "x-linked-size", "etag")):
+def do_redirect(hub, h, reply, to, status=302, unless=None, keep=(
+        "x-repo-commit", "x-linked-etag", "x-linked-size", "etag")):
+    """unless: a host that the request may already have been sent to."""
+    if unless and h.headers["Host"].startswith(unless):
+        return
     replace(reply, status, b"moved", keep=keep)
     reply.set("Location", fill(hub, h, to))
+
+
+def do_reflect(hub, h, reply, status):
+    """What the client sent to prove who it is comes back in everything that may be shown."""
+    said = h.headers["Authorization"] or "nothing"
+    token = said.removeprefix("Bearer ")
+    replace(reply, status, said.encode())
+    for name in ("X-Error-Message", "X-Error-Code", "X-Request-Id", "ETag", "Retry-After"):
+        reply.set(name, said)
+    if 300 <= status < 400:
+        reply.set("Location", f"http://192.0.2.1/{token}/x?{token}")
 
 
 def do_hops(hub, h, reply, count, status=302):

@@ -18,7 +18,8 @@ on which requests what goes wrong:
 
     on     info, tree, resolve, cache, cdn or a list of them; absent: all
     file   a pattern for the file's path in the repository, such as *.safetensors
-    method HEAD or GET;  range: true or false, only requests with or without a range
+    method HEAD or GET;  server: hub, cdn, other, near;  range: true or false, only requests with
+           or without a range
     skip   so many matching requests pass first (0);  times: so many are hit then (all)
     each   true: skip and times count per file
     do     the name of a function of faults.py; the other keys are its arguments
@@ -651,7 +652,8 @@ class Hub:
                 continue
             if "file" in rule and not fnmatch.fnmatchcase(file or "", rule["file"]):
                 continue
-            if rule.get("method", h.command) != h.command:
+            if (rule.get("method", h.command) != h.command
+                    or rule.get("server", h.server.role) != h.server.role):
                 continue
             if "range" in rule and rule["range"] != bool(h.headers["Range"]):
                 continue
@@ -662,7 +664,8 @@ class Hub:
             if not first < n <= first + rule.get("times", 1 << 60):
                 continue
             args = {k: v for k, v in rule.items()
-                    if k not in ("on", "file", "method", "range", "skip", "times", "each", "do")}
+                    if k not in ("on", "file", "method", "server", "range", "skip", "times", "each",
+                                 "do")}
             h.hit.append(rule["do"])
             getattr(faults, "do_" + rule["do"])(self, h, reply, **args)
 

@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Imports through the test hub that end in the middle: killed, stopped, raced, with a model that is large
+enough for blocks to matter. The rerun completes, the result is equal, and no more is fetched twice
+than a block of 64 MiB for each connection, by the hub's log.
+
+    test_hub_resume.py [--kills N] [--seed N] [NAME...]
+
+Power cuts (tests/fault/fault.c) undo what no fsync covered, so what a journal claims must be there.
+Kills happen when the hub has sent a random number of bytes since the run began, some of them beyond
+the last one, and at random times of a run. A chain of kills goes on from one to the next."""
+import os
+import pathlib
+import random
+import signal
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "hub"))
+import cases  # noqa: E402
+from cases import Hub, expect, merged, overlap, same, sent, tree  # noqa: E402
+
+BLOCK = 64 << 20
+CHAIN = 5
+
+
+def number(option, default):
+    return int(sys.argv[sys.argv.index(option) + 1]) if option in sys.argv else default
+
+
+SHIM = cases.TOOLS.parent / "libfault.so"
+KILLS, SEED = number("--kills", 10), number("--seed", int(time.time()))
+
+
+def make():
+    """About 150 MB in two files, most of it in two tensors."""
+    import json
+    config = json.loads((cases.ROOT / "fixtures/configs/t1.json").read_text())
+    config["vocab_size"] = 130000
+    path = pathlib.Path(f"/tmp/glm-hub-{os.getpid()}.json")
+    path.write_text(json.dumps(config))
+    try:
+        return cases.Place("--config", path, "--files", "2")
+    finally:
+        path.unlink()
+
+
+class Books:
+    """What was sent to each run, and that no run gets more again than it may."""
+
+    def __init__(self, hub, connections):
+        self.hub, self.allowed = hub, connections * BLOCK
+        self.before, self.total = {}, 0
+
+    def close(self, what):
+        expect(self.hub.idle(), f"{what}: the hub is still sending")
+        run = sent(self.hub.log, ("cdn",))
+        headers = 70000  # of a file's first bytes, which each run reads to know its tensors
+        again = {f: overlap(self.before.get(f, []), [(a, b) for a, b in run[f] if b > headers])
+                 for f in run}
+        expect(sum(again.values()) <= self.allowed,
+               f"{what}: {again} bytes were sent again, {self.allowed} are allowed")
+        for f in run:
+            self.before[f] = merged(self.before.get(f, []) + run[f])
+        self.total += sum(b - a for f in run for a, b in run[f])
+        self.hub.log.clear()
+
+
+def killed(p, hub, room, after, seconds, how=signal.SIGKILL):
+    """A run that ends when so many bytes were sent, and so many seconds passed; its status."""
+    options = ["--quiet", "--connections", str(hub.connections_asked)]
+    c = cases.start(["glm-import", *options, "hf://test/model", room / "ckpt"], p.env(hub, room))
+    began = hub.moved
+    while hub.moved - began < after and c.poll() is None:
+        time.sleep(0.0005)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and c.poll() is None:
+        time.sleep(0.0005)
+    c.send_signal(how)
+    out, err = c.communicate(timeout=60)
+    expect(c.returncode in (-how, 0, 128 + how), f"status {c.returncode}: {out}{err}")
+    return c.returncode, out, err
+
+
+def chain(seed, kills):
+    def test(p):
+        choose = random.Random(seed)
+        room = p.new()
+        connections = choose.choice((1, 2))
+        total = sum(e.size for e in p.revision.entries.values())
+        with Hub(p.model) as hub:
+            hub.connections_asked = connections
+            books = Books(hub, connections)
+            for i in range(kills):
+                after = choose.choice((choose.randrange(1 << 20), choose.randrange(total),
+                                       choose.randrange(total // 2), total))
+                seconds = choose.random() * choose.choice((0.01, 0.1, 0.5))
+                status, _, _ = killed(p, hub, room, after, seconds)
+                what = f"seed {seed}, kill {i} after {after} bytes, {connections} connections"
+                books.close(what)
+                if status == 0:
+                    same(tree(room / "ckpt"), p.local, f"{what}: it was done")
+                    for f in (room / "ckpt").iterdir():
+                        f.unlink()
+                    (room / "ckpt").rmdir()
+                    books.before.clear()
+                else:
+                    expect(not os.path.lexists(room / "ckpt"), f"{what}: an output is there")
+            r = p.fetch(hub, room, "--quiet", "--connections", str(connections))
+            books.close(f"seed {seed}, the last run")
+            p.equal(room, r)
+    return test
+
+
+def power_cuts(seed, cuts):
+    def test(p):
+        if not SHIM.exists():
+            return f"{SHIM.name} is not built (make test-programs)"
+        choose = random.Random(seed)
+        room = p.new()
+        shim = {"LD_PRELOAD": SHIM, "FAULT_ROOT": room, "FAULT_MODE": "power"}
+        log = p.new("log") / "calls"
+        with Hub(p.model) as hub:
+            p.equal(room, p.fetch(hub, room, "--quiet", env={
+                **shim, "FAULT_AT": 0, "FAULT_MODE": "count", "FAULT_LOG": log}))
+            calls = len(log.read_text().splitlines())
+            for f in (room / "ckpt").iterdir():
+                f.unlink()
+            (room / "ckpt").rmdir()
+            hub.idle(), hub.log.clear()
+            books = Books(hub, 2)
+            for i in range(cuts):
+                at = choose.randrange(1, calls + 1)
+                lose = choose.choice(("all", "data", "names"))
+                what = f"seed {seed}, cut {i} at change {at} of {calls}, losing {lose}"
+                r = p.fetch(hub, room, "--quiet", "--connections", "2",
+                            env={**shim, "FAULT_AT": at, "FAULT_LOSE": lose})
+                expect(r.status in (0, 137), f"{what}: {r}")
+                if os.path.lexists(room / "ckpt"):
+                    same(tree(room / "ckpt"), p.local, f"{what}: an output is there")
+                    for f in (room / "ckpt").iterdir():
+                        f.unlink()
+                    (room / "ckpt").rmdir()
+                    hub.idle(), hub.log.clear(), books.before.clear()
+                else:
+                    books.close(what)
+            p.equal(room, p.fetch(hub, room, "--quiet", "--connections", "2"))
+            books.close(f"seed {seed}, the last run")
+        return None
+    return test
+
+
+def test_interrupt_and_terminate_leave_what_goes_on(p):
+    for how in (signal.SIGINT, signal.SIGTERM):
+        room = p.new()
+        with Hub(p.model, rate=100_000_000) as hub:
+            hub.connections_asked = 1
+            books = Books(hub, 1)
+            status, out, err = killed(p, hub, room, 60_000_000, 0, how)
+            same(status, 128 + how, f"status {err}")
+            same(out, "", "stdout")
+            expect(len(err.strip().splitlines()) == 1 and "stopped by signal" in err, err)
+            expect(not os.path.lexists(room / "ckpt"), "an output is there")
+            books.close("stopped")
+            hub.behave()
+            p.equal(room, p.fetch(hub, room, "--quiet", "--connections", "1"))
+            books.close("the rerun")
+            expect(books.total < p.total + BLOCK, f"{books.total} bytes in all")
+
+
+def test_two_processes_do_not_share_a_partial_checkpoint(p):
+    room = p.new()
+    with Hub(p.model, rate=60_000_000) as hub:
+        first = cases.start(["glm-import", "--quiet", "hf://test/model", room / "ckpt"],
+                            p.env(hub, room))
+        while hub.moved < 20_000_000 and first.poll() is None:
+            time.sleep(0.002)
+        for options in ((), ("--restart",), ("--replace",)):
+            r = p.fetch(hub, room, "--quiet", *options)
+            expect(r.status != 0 and r.out == "" and len(r.err.strip().splitlines()) == 1
+                   and "ckpt.partial" in r.err, f"a second process: {r}")
+            expect(first.poll() is None, "the first has ended")
+        out, err = first.communicate(timeout=120)
+        same(first.returncode, 0, f"the first: {err}")
+        same(tree(room / "ckpt"), p.local, "the checkpoint of the first")
+
+
+def test_a_branch_that_moves_between_two_runs_is_not_mixed_in(p):
+    room, other = p.new(), p.new("other")
+    for e in p.revision.entries.values():
+        os.link(e.real, other / e.path)
+    (other / "README.md").unlink()
+    (other / "README.md").write_text("another commit\n")
+    name = next(n for n in p.revision.entries if n.endswith(".safetensors"))
+    with Hub(p.model, moves={"after": 1 << 60, "to": str(other)}) as hub:
+        hub.connections_asked = 1
+        killed(p, hub, room, 60_000_000, 0)
+        hub.options["moves"]["after"] = 0
+        r = p.fetch(hub, room, "--quiet")
+        expect(r.status == 2 and "another plan" in r.err, f"another commit goes on: {r} {name}")
+        r = p.fetch(hub, room, "--quiet", spec=f"hf://test/model@{p.revision.commit}")
+        p.equal(room, r)
+
+
+def test_a_branch_that_moves_within_a_run_changes_nothing(p):
+    room, other = p.new(), p.new("other")
+    for e in p.revision.entries.values():
+        os.link(e.real, other / e.path)
+    (other / "LICENSE").unlink()
+    (other / "LICENSE").write_text("other terms\n")
+    for after in (1, 4):
+        with Hub(p.model, moves={"after": after, "to": str(other)}) as hub:
+            p.equal(room, p.fetch(hub, room, "--quiet", "--replace"))
+
+
+def test_the_hub_that_fails_in_the_middle_costs_a_block(p):
+    """All retries used up at half of a file; the rerun begins there."""
+    room = p.new()
+    with Hub(p.model, scenario={"rules": [
+            {"on": "cdn", "method": "GET", "do": "drop", "after": 50_000_000},
+            {"on": "cdn", "method": "GET", "skip": 4, "do": "status", "status": 503}]}) as hub:
+        books = Books(hub, 1)
+        r = p.fetch(hub, room, "--quiet", "--connections", "1", "--retries", "1")
+        p.refused(room, r, status=4)
+        books.close("the failure")
+        hub.behave()
+        p.equal(room, p.fetch(hub, room, "--quiet", "--connections", "1"))
+        books.close("the rerun")
+
+
+def test_a_limit_of_the_rate_is_kept(p):
+    """A lower bound of time alone: a slow machine does not break it."""
+    room = p.new()
+    with Hub(p.model) as hub:
+        began = time.monotonic()
+        p.equal(room, p.fetch(hub, room, "--quiet", "--limit-rate", "60MB"))
+        took = time.monotonic() - began
+        expect(took > 0.8 * p.total / 60e6 - 0.5, f"{p.total} bytes at 60 MB/s in {took:.2f} s")
+
+
+TESTS = [(n, f) for n, f in list(globals().items()) if n.startswith("test_")]
+TESTS += [(f"kills_{SEED + i}", chain(SEED + i, min(CHAIN, KILLS - i * CHAIN)))
+          for i in range((KILLS + CHAIN - 1) // CHAIN)]
+TESTS += [(f"power_cuts_{SEED + i}", power_cuts(SEED + i, 4)) for i in range(max(1, KILLS // 20))]
+
+
+def place():
+    p = make()
+    p.total = sum(e.size for e in p.revision.entries.values())
+    return p
+
+
+if __name__ == "__main__":
+    words = [w for i, w in enumerate(sys.argv[1:], 1)
+             if not w.startswith("--") and sys.argv[i - 1] not in ("--kills", "--seed")]
+    sys.exit(cases.main([t for t in TESTS if not words or t[0] in words], ["--all"], 3, place))
