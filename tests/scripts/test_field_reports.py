@@ -15,6 +15,7 @@ import harness  # noqa: E402
 import container  # noqa: E402, F401
 import disk  # noqa: E402, F401
 import files  # noqa: E402, F401
+import hub  # noqa: E402, F401
 import lost  # noqa: E402, F401
 import scales  # noqa: E402, F401
 
