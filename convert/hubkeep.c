@@ -566,6 +566,7 @@ static int open_folder(struct hubkeep *k, struct glm_error *err)
 {
     unsigned char plan[DIGEST_SIZE];
     char *target = NULL;
+    struct stat st;
     bool resumed;
     const char *commit = hub_commit(k->o.hub);
 
@@ -579,7 +580,11 @@ static int open_folder(struct hubkeep *k, struct glm_error *err)
     digest_of(commit, strlen(commit), plan);
     const struct work_options o = {.target = target, .plan = plan, .restart = false};
     const struct work_options fresh = {.target = target, .plan = plan, .restart = true};
-    if (mkdir(k->folder, 0777) != 0 && errno != EEXIST)
+    /* A link may lead into the client's cache, whose names are links to what is shared. */
+    if (lstat(k->folder, &st) == 0 && S_ISLNK(st.st_mode))
+        glm_fail(err, GLM_EUSAGE,
+            "%s: is a symbolic link; files are never kept through one", k->folder);
+    else if (mkdir(k->folder, 0777) != 0 && errno != EEXIST)
         glm_fail_errno(err, "%s: create", k->folder);
     else if (work_open(&k->work, &o, &resumed, err) != GLM_OK && err->code == GLM_EUSAGE
         && strstr(err->text, "another plan") != NULL) {
