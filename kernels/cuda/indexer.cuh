@@ -33,6 +33,11 @@ int indexer_first(int32_t *first, const int32_t *cu_seqlens, int64_t T, int64_t 
 /* score of the chunk's pairs that are seen. */
 int indexer_score(
     float *score, const struct indexer_rows *r, glm_stream s, struct glm_error *err);
+/* Whether indexer_score has a kernel for tensor cores (indexer_mma.cu), and that kernel. */
+bool indexer_score_fits(const struct indexer_rows *r);
+int indexer_score_mma(
+    float *score, const struct indexer_rows *r, glm_stream s, struct glm_error *err);
+
 static __device__ inline float indexer_relu(float z) { return z < 0 ? 0 : z; } /* NaN stays */
 
 #endif

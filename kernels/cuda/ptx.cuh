@@ -70,6 +70,14 @@ static __device__ inline float ptx_exp2(float x)
     return y;
 }
 
+/* 9.7.3.12 (max): 0 of what is below, and NaN of NaN. */
+static __device__ inline float ptx_relu(float x)
+{
+    float y;
+    asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 #endif /* CUDA_EMULATED: tests/emu has their meaning in plain C */
 
 /* Two floats rounded to BF16, the first in the lower half. */

@@ -108,4 +108,9 @@ static inline float ptx_exp2(float x)
     return exp2f(x);
 }
 
+static inline float ptx_relu(float x)
+{
+    return x < 0 ? 0 : x;
+}
+
 #endif
