@@ -1,10 +1,14 @@
-/* The whole model's gradients against central differences: the shipped source in double. */
+/* The whole model's gradients against central differences: the shipped source in double, with the
+ * index and expert sets of the first forward replayed. A small configuration in three forms, and
+ * tiny-a itself, of which a run of all tests takes two entries of every tensor; the environment's
+ * GRADIENT_ENTRIES=20, as tests/long/test_gradients.sh has it, takes the whole sample. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/base/random.h"
+#include "tests/support/models.h"
 #include "tests/support/opdata.h"
 #include "tests/support/tinymodel.h"
 
@@ -28,7 +32,7 @@ static const char *const CONFIG =
     " \"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 256, \"pad_token_id\": 0,"
     " \"num_nextn_predict_layers\": 1, \"dtype\": \"float32\"}";
 
-enum { ENTRIES = 20, LAYERS = 7 };
+enum { ENTRIES = 20, MOST_LAYERS = 16 };
 static const double STEP = 2e-5;
 
 struct differ {
@@ -38,6 +42,7 @@ struct differ {
     struct model_replay replay;
     struct model_scale scale;
     const struct model_options *o;
+    uint32_t entries; /* of each tensor */
 };
 
 /* kl: the indexer's part alone; it sees the rest of the model as a constant, which the differences
@@ -81,7 +86,7 @@ static void check_tensor(struct differ *d, int64_t i)
         return;
     }
     cr_expect_gt(largest, 0, "%s has no gradient", e->name);
-    for (uint32_t k = 0; k < ENTRIES; k++) {
+    for (uint32_t k = 0; k < d->entries; k++) {
         uint32_t x[4];
         philox4x32_10((uint32_t[4]){k, 0, s.name[0], s.name[1]}, s.key, x);
         const int64_t at = (int64_t)x[0] % n;
@@ -96,7 +101,7 @@ static void check_tensor(struct differ *d, int64_t i)
 static void record(const struct model *m, const struct tinymodel *t, int64_t T,
     int32_t **index, int32_t **expert)
 {
-    for (int64_t i = 0; i < LAYERS; i++) {
+    for (int64_t i = 0; i < model_losses(m)->layers; i++) {
         const size_t K = (size_t)(T * model_keys(m));
         const size_t E = (size_t)(T * t->table->config.num_experts_per_tok);
         index[i] = expert[i] = NULL;
@@ -113,14 +118,13 @@ static void record(const struct model *m, const struct tinymodel *t, int64_t T,
     }
 }
 
-static void check(int shared, bool norm, struct model_options o)
+static void check(
+    const char *config, int64_t vocab, uint32_t entries, struct model_options o)
 {
     struct glm_error err = {0};
-    char config[2048];
-    int32_t *index[LAYERS], *expert[LAYERS];
+    int32_t *index[MOST_LAYERS], *expert[MOST_LAYERS];
     struct model *m;
-    snprintf(config, sizeof config, CONFIG, shared, norm ? "true" : "false");
-    struct tinybatch b = tinybatch_new((int[]){13, 8, 0}, 23, 5);
+    struct tinybatch b = tinybatch_new((int[]){13, 8, 0}, vocab, 5);
     o.dtype = GLM_F64;
     o.max_tokens = b.batch.tokens;
     o.max_sequences = b.batch.sequences;
@@ -130,6 +134,7 @@ static void check(int shared, bool norm, struct model_options o)
     struct differ d = {.t = tinymodel_new(config, 9, false, GLM_F64, false),
         .b = b.batch,
         .o = &o,
+        .entries = entries,
         .scale = {.lm = 0.06, .mtp = 0.08, .indexer = 0.05}};
     m = tinymodel_model(d.t, &o, NULL);
     cr_assert_eq(model_forward(m, &d.b, NULL, &err), 0, "%s", err.text);
@@ -143,7 +148,7 @@ static void check(int shared, bool norm, struct model_options o)
     for (int64_t i = 0; i < d.t->table->count; i++)
         if (d.t->params[i].dw)
             check_tensor(&d, i);
-    for (int64_t i = 0; i < LAYERS; i++) {
+    for (int64_t i = 0; i < model_losses(m)->layers; i++) {
         free(index[i]);
         free(expert[i]);
     }
@@ -153,21 +158,39 @@ static void check(int shared, bool norm, struct model_options o)
     tinybatch_free(&b);
 }
 
+static void check_small(int shared, bool norm, struct model_options o)
+{
+    char config[2048];
+    snprintf(config, sizeof config, CONFIG, shared, norm ? "true" : "false");
+    check(config, 23, ENTRIES, o);
+}
+
 Test(gradients, are_the_differences_of_the_losses, .timeout = 300)
 {
-    check(1, true, (struct model_options){.indexer_loss = MODEL_INDEXER_SPARSE});
+    check_small(1, true, (struct model_options){.indexer_loss = MODEL_INDEXER_SPARSE});
 }
 
 Test(gradients, of_the_absorbed_form_too, .timeout = 300)
 {
-    check(2, false,
+    check_small(2, false,
         (struct model_options){
             .indexer_loss = MODEL_INDEXER_SPARSE, .absorbed = true, .hf_scales = true});
 }
 
 Test(gradients, of_dense_attention_and_the_dense_indexer_loss_too, .timeout = 300)
 {
-    check(1, false,
+    check_small(1, false,
         (struct model_options){
             .indexer_loss = MODEL_INDEXER_DENSE, .dense_attention = true});
+}
+
+/* Every one of its tensors, MTP and the indexers' loss included. */
+Test(gradients, of_tiny_a_are_the_differences_of_its_losses, .timeout = 1700)
+{
+    const char *const entries = getenv("GRADIENT_ENTRIES");
+    const uint32_t n = entries ? (uint32_t)strtoul(entries, NULL, 10) : 2;
+    char *config = models_config("tiny-a");
+    cr_assert_gt(n, 0, "GRADIENT_ENTRIES=%s", entries);
+    check(config, 320, n, (struct model_options){.indexer_loss = MODEL_INDEXER_SPARSE});
+    free(config);
 }
