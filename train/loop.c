@@ -58,7 +58,8 @@ static int save(struct loop *l, struct glm_error *err)
     const struct state_save o = {.path = path,
         .topology = &l->recipe->topology,
         .origin = &l->t.origin,
-        .without_mtp = l->t.without_mtp};
+        .without_mtp = l->t.without_mtp,
+        .threads = l->o->threads};
     if (state_check(&l->t.state, err) != GLM_OK) {
         glm_within(err, "step %lld, nothing was saved", (long long)step);
     } else if (state_save(&l->t.state, &o, err) != GLM_OK) {

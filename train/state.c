@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 /* ---- the list --------------------------------------------------------------------------------- */
 
@@ -81,8 +79,7 @@ int64_t state_tiles(const struct train_tensor *t)
     return tile_count(&g);
 }
 
-/* Rows of tiles lie one behind the other in memory: a band is a rectangle as wide as the tensor. */
-static struct rect band_at(const struct tile_grid *g, int64_t band)
+struct rect state_band(const struct tile_grid *g, int64_t band)
 {
     const int64_t e = band / g->count[1], row = band % g->count[1] * g->tile[1];
     const int64_t end = row + g->tile[1] < g->dims[1] ? row + g->tile[1] : g->dims[1];
@@ -95,8 +92,7 @@ static size_t band_room(const struct train_tensor *t, const struct tile_grid *g)
     return (size_t)(g->tile[1] * g->dims[2]) * glm_dtype_size(t->dtype) + 1;
 }
 
-/* Room for the largest band of the list, where the host cannot look at the arrays themselves. */
-static int bands_buf(const struct train_tensors *all, void **buf, struct glm_error *err)
+int state_band_buf(const struct train_tensors *all, void **buf, struct glm_error *err)
 {
     size_t room = 0;
 
@@ -112,8 +108,7 @@ static int bands_buf(const struct train_tensors *all, void **buf, struct glm_err
     return 0;
 }
 
-/* NULL with a sentence: the device did not give it. */
-static const unsigned char *band_data(const struct train_tensor *t,
+const unsigned char *state_band_data(const struct train_tensor *t,
     const struct tile_grid *g, const struct rect *band, void *buf, struct glm_error *err)
 {
     const int64_t first = (band->lo[0] * g->dims[1] + band->lo[1]) * g->dims[2];
@@ -122,7 +117,7 @@ static const unsigned char *band_data(const struct train_tensor *t,
         (size_t)rect_count(band) * size, buf, err);
 }
 
-static int64_t bands(const struct tile_grid *g)
+int64_t state_bands(const struct tile_grid *g)
 {
     return tile_count(g) > 0 ? g->count[0] * g->count[1] : 0;
 }
@@ -135,11 +130,11 @@ int state_hash(
     const struct tile_grid g = state_grid(t);
     void *buf;
 
-    if (bands_buf(&alone, &buf, err) != 0)
+    if (state_band_buf(&alone, &buf, err) != 0)
         return (int)err->code;
-    for (int64_t b = 0; b < bands(&g); b++) {
-        const struct rect at = band_at(&g, b);
-        const unsigned char *const data = band_data(t, &g, &at, buf, err);
+    for (int64_t b = 0; b < state_bands(&g); b++) {
+        const struct rect at = state_band(&g, b);
+        const unsigned char *const data = state_band_data(t, &g, &at, buf, err);
         if (data == NULL)
             break;
         reader_hash_tiles(&g, &at, glm_dtype_size(t->dtype), data,
@@ -180,9 +175,9 @@ static int check_one(const struct train_tensor *t, void *buf, struct glm_error *
     const uint64_t ones = exponent_of(t->dtype);
     int64_t seen = 0;
 
-    for (int64_t b = 0; b < bands(&g); b++) {
-        const struct rect at = band_at(&g, b);
-        const void *const data = band_data(t, &g, &at, buf, err);
+    for (int64_t b = 0; b < state_bands(&g); b++) {
+        const struct rect at = state_band(&g, b);
+        const void *const data = state_band_data(t, &g, &at, buf, err);
         const int64_t n = rect_count(&at);
         if (data == NULL)
             return (int)err->code;
@@ -200,7 +195,7 @@ int state_check(const struct state *s, struct glm_error *err)
 {
     void *buf;
 
-    if (bands_buf(&s->tensors, &buf, err) != 0)
+    if (state_band_buf(&s->tensors, &buf, err) != 0)
         return (int)err->code;
     for (int64_t i = 0; i < s->tensors.count && err->code == GLM_OK; i++) {
         const struct train_tensor *t = &s->tensors.list[i];
@@ -208,124 +203,6 @@ int state_check(const struct state *s, struct glm_error *err)
             check_one(t, buf, err);
     }
     free(buf);
-    return (int)err->code;
-}
-
-/* ---- saving ----------------------------------------------------------------------------------- */
-
-static struct manifest *plan(
-    const struct state *s, const struct state_save *o, struct glm_error *err)
-{
-    const struct volumes_options v = {.shard_size = o->shard_size};
-    struct manifest *m = manifest_new(s->params->table);
-    struct placement *p;
-
-    if (m == NULL) {
-        glm_fail(err, GLM_ENOMEM, "no memory for the plan");
-        return NULL;
-    }
-    m->without_mtp = o->without_mtp;
-    for (int64_t i = 0; i < s->tensors.count; i++) {
-        const struct train_tensor *t = &s->tensors.list[i];
-        struct ckpt_tensor *c = manifest_add_tensor(
-            m, t->name, t->section, t->dtype, t->shape, t->rank, t->stack, t->entry);
-        if (c == NULL) {
-            glm_fail(err, GLM_ENOMEM, "no memory for the plan");
-            goto out;
-        }
-        c->derived = t->derived;
-    }
-    if (origin_apply(o->origin, m, err) == GLM_OK && manifest_index(m, err) == GLM_OK
-        && placement_init(&p, s->params->table, o->topology, err) == GLM_OK)
-        volumes_plan(m, p, &v, err);
-out:
-    if (err->code == GLM_OK)
-        return m;
-    manifest_free(m);
-    return NULL;
-}
-
-static int put(struct writer *w, const struct train_tensor *t, int64_t index,
-    struct writer_scratch *scratch, void *buf, struct glm_error *err)
-{
-    const struct tile_grid g = state_grid(t);
-    unsigned char *digests =
-        t->derived ? malloc((size_t)g.count[2] * DIGEST_SIZE + 1) : NULL;
-
-    if (t->derived && digests == NULL)
-        return glm_fail(err, GLM_ENOMEM, "%s: no memory for digests", t->name);
-    for (int64_t b = 0; err->code == GLM_OK && b < bands(&g); b++) {
-        const struct rect at = band_at(&g, b);
-        const unsigned char *data = band_data(t, &g, &at, buf, err);
-        if (data == NULL)
-            break;
-        if (t->derived) {
-            reader_hash_tiles(&g, &at, glm_dtype_size(t->dtype), data, digests);
-            writer_note(w, index, &at, digests, err);
-        } else {
-            writer_put(w, index, &at, data, NULL, scratch, err);
-        }
-    }
-    free(digests);
-    return (int)err->code;
-}
-
-static uint64_t need(const struct manifest *m)
-{
-    uint64_t n = (uint64_t)m->tile_count * DIGEST_SIZE + (1 << 20);
-
-    for (int64_t i = 0; i < m->piece_count; i++)
-        n += (uint64_t)rect_count(&m->pieces[i].at)
-            * glm_dtype_size(m->tensors[m->pieces[i].tensor].dtype);
-    for (int64_t i = 0; i < m->file_count; i++)
-        n += m->files[i].bytes;
-    return n;
-}
-
-/* Nothing goes on from the partial of another save: its plan is this call's alone. */
-static void only_once(unsigned char out[DIGEST_SIZE])
-{
-    struct timespec now;
-    char text[128];
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    const int n = snprintf(text, sizeof text, "save %ld %lld %ld", (long)getpid(),
-        (long long)now.tv_sec, now.tv_nsec);
-    digest_of(text, (size_t)n, out);
-}
-
-int state_save(struct state *s, const struct state_save *o, struct glm_error *err)
-{
-    unsigned char once[DIGEST_SIZE];
-    struct writer *w = NULL;
-    struct writer_scratch *scratch = writer_scratch_new();
-    struct manifest *m = plan(s, o, err);
-    void *buf = NULL;
-    bool resumed;
-
-    if (scratch == NULL)
-        glm_fail(err, GLM_ENOMEM, "%s: no memory", o->path);
-    if (err->code == GLM_OK)
-        bands_buf(&s->tensors, &buf, err);
-    if (err->code != GLM_OK) {
-        if (m != NULL)
-            manifest_free(m);
-        goto out;
-    }
-    only_once(once);
-    const struct work_options work = {
-        .target = o->path, .plan = once, .restart = true, .need_bytes = need(m)};
-    if (writer_open(&w, m, &work, &resumed, err) != GLM_OK)
-        goto out;
-    for (int64_t i = 0; i < s->tensors.count; i++)
-        if (put(w, &s->tensors.list[i], i, scratch, buf, err) != GLM_OK)
-            goto out;
-    if (writer_commit(w, err) == GLM_OK)
-        w = NULL;
-out:
-    writer_close(w);
-    free(buf);
-    writer_scratch_free(scratch);
     return (int)err->code;
 }
 

@@ -47,6 +47,7 @@ struct state_save {
     uint64_t shard_size; /* 0: 4 GiB */
     const struct origin *origin;
     bool without_mtp;
+    int threads; /* that hash and write; below 1: 1 */
 };
 /* Whole or absent. A failure leaves a partial that nothing goes on from. */
 int state_save(struct state *s, const struct state_save *o, struct glm_error *err);
@@ -64,5 +65,15 @@ int64_t state_tiles(const struct train_tensor *t);
 struct tile_grid state_grid(const struct train_tensor *t);
 int state_hash(
     const struct train_tensor *t, unsigned char *digests, struct glm_error *err);
+
+/* Rows of tiles lie one behind the other in memory: a band is a rectangle as wide as the tensor. */
+int64_t state_bands(const struct tile_grid *g);
+struct rect state_band(const struct tile_grid *g, int64_t band);
+/* Where the host can see it: the array itself, or a copy in buf. NULL with a sentence: the device
+ * did not give it. */
+const unsigned char *state_band_data(const struct train_tensor *t,
+    const struct tile_grid *g, const struct rect *band, void *buf, struct glm_error *err);
+/* Memory for that, as large as the largest band of the list needs, NULL if none does; free it. */
+int state_band_buf(const struct train_tensors *all, void **buf, struct glm_error *err);
 
 #endif

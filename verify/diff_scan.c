@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "verify/crew.h"
+#include "kernels/base/crew.h"
 #include "verify/tilehash.h"
 
 enum { DIFF_HASH_READ = 8 << 20 };

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "verify/crew.h"
+#include "kernels/base/crew.h"
 #include "verify/integrity_scan.h"
 
 void integrity_clear(struct integrity_report *r)

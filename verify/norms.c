@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "verify/crew.h"
+#include "kernels/base/crew.h"
 #include "verify/diff_scan.h"
 
 struct norms_pass {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "verify/crew.h"
+#include "kernels/base/crew.h"
 #include "verify/diff_scan.h"
 #include "verify/element.h"
 #include "verify/inspect_private.h"

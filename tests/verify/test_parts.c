@@ -9,7 +9,7 @@
 #include "tests/support/models.h"
 #include "tests/support/rng.h"
 #include "tests/support/smallckpt.h"
-#include "verify/crew.h"
+#include "kernels/base/crew.h"
 #include "verify/element.h"
 #include "verify/findings.h"
 #include "verify/tilehash.h"

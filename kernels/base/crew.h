@@ -2,8 +2,8 @@
  *
  * What comes out does not depend on the thread count: `done` is called for 0, 1, 2, ... one at a
  * time, and of several failures the one of the lowest job is kept. */
-#ifndef VERIFY_CREW_H
-#define VERIFY_CREW_H
+#ifndef KERNELS_BASE_CREW_H
+#define KERNELS_BASE_CREW_H
 
 #include <stdint.h>
 

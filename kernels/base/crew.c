@@ -1,4 +1,4 @@
-#include "verify/crew.h"
+#include "kernels/base/crew.h"
 
 #include <pthread.h>
 #include <stdbool.h>
