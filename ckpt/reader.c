@@ -26,6 +26,7 @@ struct reader {
     char *dir;
     struct dio *files; /* [shard_count], opened at first use */
     pthread_mutex_t lock;
+    bool trusts; /* what is stored, without a look at its digest */
 };
 
 struct reader_scratch {
@@ -101,6 +102,11 @@ void reader_close(struct reader *r)
     free(r->dir);
     pthread_mutex_destroy(&r->lock);
     free(r);
+}
+
+void reader_trust(struct reader *r)
+{
+    r->trusts = true;
 }
 
 const struct index *reader_index(const struct reader *r)
@@ -465,7 +471,7 @@ int reader_read(struct reader *r, int64_t tensor, const struct rect *at_rect, bo
         != GLM_OK) {
         return (int)err->code;
     }
-    if (!verify)
+    if (!verify || (r->trusts && digests == NULL))
         return GLM_OK;
     const struct rect tiles = tile_cover(&t->grid, at_rect);
     if (sums == NULL && (sums = malloc((size_t)rect_count(&tiles) * DIGEST_SIZE)) == NULL)

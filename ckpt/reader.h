@@ -11,6 +11,9 @@ struct reader_scratch; /* buffers of one thread */
 /* Opens index and checks that every shard is there with its length. */
 int reader_open(struct reader **out, const char *ckpt_dir, struct glm_error *err);
 void reader_close(struct reader *r);
+/* From now on reader_read hashes nothing, unless its caller wants the digests: for who knows the
+ * disk. index.h5 is checked when it is opened, and packed frames still are. */
+void reader_trust(struct reader *r);
 const struct index *reader_index(const struct reader *r);
 const struct manifest *reader_manifest(const struct reader *r);
 

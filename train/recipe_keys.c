@@ -234,7 +234,8 @@ const struct recipe_key recipe_keys[] = {
     GLM_WORD("device", train.device, "auto", "auto|cpu|cuda", "auto|cpu|cuda", "what computes"),
     GLM_WORD("norm_scope", train.norm_scope, "global", "global", NULL,
         "one gradient norm over all parameters"),
-    GLM_BOOL("canonical", train.canonical, "false", NULL, "sums in an order that no layout changes"),
+    GLM_BOOL("canonical", train.canonical, "false", "false",
+        "sums in an order that neither layout nor micro-batches change"),
     GLM_WORD("topk_impl", train.topk_impl, "exact", "exact|radix", "exact",
         "of the indexer; ties go to the lowest index"),
     GLM_BOOL("indexer_trainable", train.indexer_trainable, "true", NULL, "false: it is frozen"),
@@ -247,7 +248,7 @@ const struct recipe_key recipe_keys[] = {
     GLM_WORD("scale_rule", train.scale_rule, "te_round_up", "te_round_up|ocp_floor", NULL,
         "of MXFP8 scales"),
     GLM_INT("keep_last", run.keep_last, "2", 0, "checkpoints that are kept; 0: all"),
-    GLM_BOOL("verify_load", run.verify_load, "true", NULL, "check digests while loading"),
+    GLM_BOOL("verify_load", run.verify_load, "true", NULL, "check digests while loading; false: only those of index.h5 and of compressed tiles"),
 
     /* ---- without effect on numbers here ---- */
     SKIP("use_mcore_models"), SKIP("transformer_impl"), SKIP("spec"), SKIP("enable_experimental"),

@@ -343,11 +343,20 @@ static int check_model(
     return GLM_OK;
 }
 
+/* Verified as it is read, unless the recipe says verify_load: false. */
+static int open_checkpoint(
+    const struct trainer *t, const char *ckpt, struct reader **r, struct glm_error *err)
+{
+    if (reader_open(r, ckpt, err) == GLM_OK && !t->recipe->run.verify_load)
+        reader_trust(*r);
+    return (int)err->code;
+}
+
 int trainer_weights(struct trainer *t, const char *ckpt, struct glm_error *err)
 {
     struct reader *r = NULL;
 
-    if (reader_open(&r, ckpt, err) == GLM_OK && check_model(t, r, err) == GLM_OK)
+    if (open_checkpoint(t, ckpt, &r, err) == GLM_OK && check_model(t, r, err) == GLM_OK)
         params_load(t->params, r, err);
     reader_close(r);
     return (int)err->code;
@@ -371,8 +380,8 @@ int trainer_start(struct trainer *t, struct glm_error *err)
     if (load == NULL) {
         if (params_init(t->params, (uint32_t)t->recipe->train.seed, err) == 0)
             origin_random(&t->origin, t->recipe, err);
-    } else if (reader_open(&r, load, err) == GLM_OK && check_model(t, r, err) == GLM_OK
-        && params_load(t->params, r, err) == 0) {
+    } else if (open_checkpoint(t, load, &r, err) == GLM_OK
+        && check_model(t, r, err) == GLM_OK && params_load(t->params, r, err) == 0) {
         origin_from(&t->origin, r, false, err);
     }
     if (err->code == GLM_OK)
@@ -386,7 +395,7 @@ int trainer_resume(struct trainer *t, const char *ckpt, const struct glm_events 
 {
     struct reader *r = NULL;
 
-    if (reader_open(&r, ckpt, err) == GLM_OK
+    if (open_checkpoint(t, ckpt, &r, err) == GLM_OK
         && state_load(&t->state, r, events, err) == GLM_OK
         && origin_from(&t->origin, r, true, err) == GLM_OK)
         origin_of_run(t, err);

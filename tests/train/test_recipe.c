@@ -463,6 +463,7 @@ Test(recipe, values_of_the_wrong_kind_say_what_was_expected)
     bad("  normalization: LayerNorm\n" TINY_MODEL,
         "not built: ARGS.normalization: LayerNorm");
     bad("  load: x\n" TINY_MODEL, "not built: ARGS.load");
+    bad(TINY_MODEL "  canonical: true\n", "not built: GLM.canonical: true");
     bad(TINY_MODEL "  muon_layout: [{tensor: x, rows: [1], policy: [each, each]}]\n",
         "policy");
     bad(TINY_MODEL "  muon_layout: [{rows: [1]}]\n", "tensor");
