@@ -231,18 +231,40 @@ static int bwd_rows(const struct linear_ce_bwd *p, struct part part, real *dh,
     return 0;
 }
 
+/* Once the forward pass, once the backward: the meaning, not the speed, of both in one. */
+static int forward_too(
+    const struct linear_ce_bwd *p, glm_stream stream, struct glm_error *err)
+{
+    const struct linear_ce_fwd fwd = {.loss = p->loss,
+        .lse = p->its_lse,
+        .h = p->h,
+        .w = p->w,
+        .target = p->target,
+        .T = p->T,
+        .V = p->V,
+        .H = p->H,
+        .dtype = p->dtype};
+
+    return MODE_NAME(linear_ce_fwd)(&fwd, stream, err);
+}
+
 OP_FN(linear_ce_bwd)
 {
     const int64_t rows = least(p->T, ROWS), cols = least(p->V, VOCAB);
 
     if (check("linear_ce_bwd", p->T, p->V, p->H, p->target, err) != 0)
         return err->code;
+    if ((p->loss == NULL) != (p->its_lse == NULL))
+        return glm_fail(
+            err, GLM_EFORMAT, "linear_ce_bwd: of loss and its_lse one is missing");
+    if (p->loss != NULL && forward_too(p, stream, err) != 0)
+        return err->code;
     real *const memory =
         pool_scratch(stream, (size_t)(rows * (cols + p->H)) * sizeof *memory, err);
     if (memory == NULL)
         return err->code;
-    struct part part = {
-        .logit = memory, .target = p->target, .lse = p->lse, .scale = (real)p->scale};
+    struct part part = {.logit = memory, .target = p->target, .scale = (real)p->scale};
+    part.lse = p->loss != NULL ? p->its_lse : p->lse;
     for (part.row = 0; part.row < p->T && err->code == GLM_OK; part.row += ROWS) {
         part.rows = least(p->T - part.row, ROWS);
         bwd_rows(p, part, memory + rows * cols, stream, err);

@@ -6,7 +6,7 @@
  * own columns and rescales the sum when the maximum grows, the block folds threads in a fixed tree.
  * A row's bits depend on V alone.
  *
- * Backward computes a chunk's logits again and turns them into scale*(softmax - onehot) in place, so
+ * Backward computes a chunk's logits (the losses too, if the forward pass is asked of it) and turns them into scale*(softmax - onehot) in place, so
  * that in BF16 the gradient of a logit is rounded to BF16, the operand of the tensor cores (the
  * CPU's stays in F32). dh = dlogit W; dw += dlogit^T h, chunks ascending. Bound by 6 T V H FLOPs
  * backward, 2 T V H forward; the sweeps read and write 6 bytes an element of BF16. */
@@ -115,26 +115,33 @@ static __global__ void k_loss(float *loss, float *lse, const E *logit,
     loss[t] = hit < 0 || hit >= V ? 0 : mine - get(x[hit]);
 }
 
+/* Loss and lse of a chunk's rows from its logits. */
+static int losses(float *loss, float *lse, const void *c, const int32_t *target,
+    int64_t rows, int64_t V, enum glm_dtype dtype, glm_stream s, struct glm_error *err)
+{
+    return BY_TYPE(dtype, E,
+        LAUNCH(k_loss<E>, (unsigned)rows, THREADS, 0, s, err, loss, lse, (const E *)c,
+            target, V, pitch_of(V)));
+}
+
 CUDA_OP(linear_ce_fwd)
 {
     if (check("linear_ce_fwd", p->T, p->V, p->H, p->dtype, err) != 0)
         return err->code;
-    const int64_t chunk = least(chunk_rows(p->V, p->dtype), p->T), pitch = pitch_of(p->V);
+    const int64_t chunk = least(chunk_rows(p->V, p->dtype), p->T);
     const size_t size = glm_dtype_size(p->dtype);
     cuda_begin(stream);
     if (p->T == 0)
         return 0;
-    void *const c = cuda_scratch(stream, (size_t)(chunk * pitch) * size, err);
+    void *const c = cuda_scratch(stream, (size_t)(chunk * pitch_of(p->V)) * size, err);
     if (c == NULL)
         return err->code;
     for (int64_t row = 0; row < p->T; row += chunk) {
         const int64_t rows = least(p->T - row, chunk);
         const char *const h = (const char *)p->h + (size_t)(row * p->H) * size;
         if (logits(c, h, p->w, rows, p->V, p->H, p->dtype, stream, err) != 0
-            || BY_TYPE(p->dtype, E,
-                   LAUNCH(k_loss<E>, (unsigned)rows, THREADS, 0, stream, err,
-                       (float *)p->loss + row, (float *)p->lse + row, (const E *)c,
-                       p->target + row, p->V, pitch))
+            || losses((float *)p->loss + row, (float *)p->lse + row, c, p->target + row,
+                   rows, p->V, p->dtype, stream, err)
                 != 0)
             return err->code;
     }
@@ -190,30 +197,44 @@ static int spread(const struct linear_ce_bwd *p, const void *c, int64_t row, int
     return cuda_gemm_strided(&g, &one, s, err);
 }
 
+/* Rows [row, row+rows) by way of their logits in c. */
+static int bwd_chunk(const struct linear_ce_bwd *p, void *c, int64_t row, int64_t rows,
+    glm_stream s, struct glm_error *err)
+{
+    const char *const h =
+        (const char *)p->h + (size_t)(row * p->H) * glm_dtype_size(p->dtype);
+    const float *const lse = (const float *)(p->loss != NULL ? p->its_lse : p->lse) + row;
+    const dim3 grid(blocks_of(pitch_of(p->V), THREADS * EIGHT), (unsigned)rows);
+
+    if (logits(c, h, p->w, rows, p->V, p->H, p->dtype, s, err) != 0)
+        return (int)err->code;
+    if (p->loss != NULL
+        && losses((float *)p->loss + row, (float *)p->its_lse + row, c, p->target + row,
+               rows, p->V, p->dtype, s, err)
+            != 0)
+        return (int)err->code;
+    if (BY_TYPE(p->dtype, E,
+            LAUNCH(k_gradient<E>, grid, THREADS, 0, s, err, (E *)c, lse, p->target + row,
+                (float)p->scale, p->V, pitch_of(p->V)))
+        != 0)
+        return (int)err->code;
+    return spread(p, c, row, rows, s, err);
+}
+
 CUDA_OP(linear_ce_bwd)
 {
     if (check("linear_ce_bwd", p->T, p->V, p->H, p->dtype, err) != 0)
         return err->code;
-    const int64_t chunk = least(chunk_rows(p->V, p->dtype), p->T), pitch = pitch_of(p->V);
-    const size_t size = glm_dtype_size(p->dtype);
+    if ((p->loss == NULL) != (p->its_lse == NULL))
+        return glm_fail(
+            err, GLM_EFORMAT, "linear_ce_bwd: of loss and its_lse one is missing");
+    const int64_t chunk = least(chunk_rows(p->V, p->dtype), p->T);
     cuda_begin(stream);
     if (p->T == 0)
         return 0;
-    void *const c = cuda_scratch(stream, (size_t)(chunk * pitch) * size, err);
-    if (c == NULL)
-        return err->code;
-    for (int64_t row = 0; row < p->T; row += chunk) {
-        const int64_t rows = least(p->T - row, chunk);
-        const char *const h = (const char *)p->h + (size_t)(row * p->H) * size;
-        const dim3 grid(blocks_of(pitch, THREADS * EIGHT), (unsigned)rows);
-        if (logits(c, h, p->w, rows, p->V, p->H, p->dtype, stream, err) != 0
-            || BY_TYPE(p->dtype, E,
-                   LAUNCH(k_gradient<E>, grid, THREADS, 0, stream, err, (E *)c,
-                       (const float *)p->lse + row, p->target + row, (float)p->scale,
-                       p->V, pitch))
-                != 0
-            || spread(p, c, row, rows, stream, err) != 0)
-            return err->code;
-    }
-    return 0;
+    void *const c = cuda_scratch(
+        stream, (size_t)(chunk * pitch_of(p->V)) * glm_dtype_size(p->dtype), err);
+    for (int64_t row = 0; row < p->T && err->code == GLM_OK; row += chunk)
+        bwd_chunk(p, c, row, least(p->T - row, chunk), stream, err);
+    return (int)err->code;
 }

@@ -17,7 +17,7 @@
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/squares.cuh"
 
-enum { THREADS = 256, FOLD_TILE = 32, FOLD_ROWS = 8, BANDS = 4, BAND_LEAST = 512 };
+enum { THREADS = 256, FOLD_TILE = 32, FOLD_ROWS = 8, BANDS = 4, BAND_LEAST = 128 };
 static const int64_t SCRATCH_BYTES = (int64_t)2 << 30, BATCH_MOST = 32768;
 
 /* ---- elementwise ------------------------------------------------------------------------------ */

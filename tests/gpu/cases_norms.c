@@ -11,7 +11,9 @@ static const struct {
 } shapes[] = {{0, 8, 0, 0, false}, {1, 1, 0, 0, false}, {2, 7, 0, 0, false},
     {3, 64, 0, 0, false}, {5, 100, 131, 103, false}, {9, 128, 576, 576, false},
     {33, 512, 576, 0, false}, {130, 257, 0, 300, false}, {2, 2048, 0, 0, false},
-    {3, 6144, 0, 0, false}, {257, 192, 448, 0, true}, {300, 6144, 0, 0, true}};
+    {3, 6144, 0, 0, false}, {3, 4096, 0, 4104, true}, {3, 8192, 0, 0, true},
+    {2, 9000, 0, 0, true}, {257, 192, 448, 0, true}, {300, 6144, 0, 0, true},
+    {600, 256, 0, 0, true}};
 
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

@@ -319,6 +319,8 @@ DESCRIBE(linear_ce_bwd)
     TYPE(dtype);
     FIELD(OUT, dh, ELEM, p->T * p->H);
     FIELD(INOUT, dw, ACC, p->V * p->H);
+    FIELD(OUT, loss, ACC, p->T);
+    FIELD(OUT, its_lse, ACC, p->T);
     FIELD(IN, h, ELEM, p->T * p->H);
     FIELD(IN, w, ELEM, p->V * p->H);
     FIELD(IN, lse, ACC, p->T);

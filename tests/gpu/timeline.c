@@ -309,10 +309,16 @@ static void head(struct timelines *o, int64_t T)
     add(o, "K16", OP_linear_ce_fwd,
         &(struct linear_ce_fwd){.T = T, .V = 154880, .H = 6144, .dtype = BF}, flops,
         "T %lld", (long long)T);
-    add(o, "K16", OP_linear_ce_bwd,
-        &(struct linear_ce_bwd){
-            .T = T, .V = 154880, .H = 6144, .scale = 1e-4, .dtype = BF},
-        3 * flops, "T %lld", (long long)T);
+    for (int i = 0; i < 2; i++) {
+        struct timeline *l = add(o, "K16", OP_linear_ce_bwd,
+            &(struct linear_ce_bwd){
+                .T = T, .V = 154880, .H = 6144, .scale = 1e-4, .dtype = BF},
+            3 * flops, "T %lld%s", (long long)T, i == 0 ? "" : ", loss too");
+        if (i == 0) {
+            l->drop[0] = "loss";
+            l->drop[1] = "its_lse";
+        }
+    }
 }
 
 static void optimizer(struct timelines *o)
@@ -332,7 +338,7 @@ static void optimizer(struct timelines *o)
             .eps = 1e-8,
             .decay = 0.1,
             .grad_scale = 1,
-            .dtype = BF},
+            .dtype = GLM_F32},
         0, "%d Mi", 256);
     add(o, "K19", OP_sum_squares,
         &(struct sum_squares){.B = 16,
@@ -359,7 +365,7 @@ static void optimizer(struct timelines *o)
             .steps = 5,
             .nesterov = true,
             .low_precision = true,
-            .dtype = BF},
+            .dtype = GLM_F32},
         large, "%s", "16 x 2048 x 6144");
     add(o, "K21", OP_muon,
         &(struct muon){.B = 64,
@@ -376,7 +382,7 @@ static void optimizer(struct timelines *o)
             .steps = 5,
             .nesterov = true,
             .low_precision = true,
-            .dtype = BF},
+            .dtype = GLM_F32},
         heads, "%s", "64 x 256 x 2048");
 }
 
