@@ -172,15 +172,18 @@ int loss_back_plain(const struct loss_chunk *c, glm_stream s, struct glm_error *
         c->r.dtype, E, LAUNCH(k_dk<E>, (unsigned)c->r.t1, TILE, 0, s, err, *c));
 }
 
-static int one_chunk(const struct loss_chunk *c, glm_stream s, struct glm_error *err)
+/* back: memory for the gradients by tensor cores, or NULL. */
+static int one_chunk(
+    const struct loss_chunk *c, void *back, glm_stream s, struct glm_error *err)
 {
     const unsigned rows = (unsigned)(c->r.t1 - c->r.t0);
 
     if (LAUNCH(k_mark, rows, THREADS, 0, s, err, *c) != 0
-        || loss_main_plain(c, s, err) != 0 || indexer_score(c->score, &c->r, s, err) != 0
+        || (loss_main_fits(c) ? loss_main_mma(c, s, err) : loss_main_plain(c, s, err)) != 0
+        || indexer_score(c->score, &c->r, s, err) != 0
         || LAUNCH(k_rows, rows, THREADS, 0, s, err, *c) != 0 || c->dq == NULL)
         return (int)err->code;
-    return loss_back_plain(c, s, err);
+    return back != NULL ? loss_back_mma(c, back, s, err) : loss_back_plain(c, s, err);
 }
 
 static int check(const struct indexer_loss *p, struct glm_error *err)
@@ -240,7 +243,10 @@ CUDA_OP(indexer_loss)
     struct loss_chunk c = chunk_of(p, first);
     c.target = (float *)cuda_scratch(stream, bytes, err);
     c.score = (float *)cuda_scratch(stream, bytes, err);
-    if (first == NULL || c.target == NULL || c.score == NULL
+    void *const back = c.dq == NULL || !loss_back_fits(&c)
+        ? NULL
+        : cuda_scratch(stream, loss_back_bytes(&c, rows), err);
+    if (err->code != GLM_OK || first == NULL || c.target == NULL || c.score == NULL
         || indexer_first(first, p->cu_seqlens, p->T, p->S, stream, err) != 0
         || (p->dk != NULL
             && cuda_fill(stream, p->dk, 0, (size_t)(p->T * p->D) * sizeof(float), err) != 0))
@@ -248,7 +254,7 @@ CUDA_OP(indexer_loss)
     for (c.r.t0 = 0; c.r.t0 < p->T; c.r.t0 = c.r.t1) {
         c.r.t1 = c.r.t0 + rows < p->T ? c.r.t0 + rows : p->T;
         c.r.width = indexer_width(c.r.t1);
-        if (one_chunk(&c, stream, err) != 0)
+        if (one_chunk(&c, back, stream, err) != 0)
             return err->code;
     }
     return 0;

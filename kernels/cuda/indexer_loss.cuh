@@ -20,4 +20,13 @@ int loss_main_plain(const struct loss_chunk *c, glm_stream s, struct glm_error *
 /* dq and dw of the chunk's rows; adds to dk. */
 int loss_back_plain(const struct loss_chunk *c, glm_stream s, struct glm_error *err);
 
+/* The same by tensor cores: indexer_main.cu, indexer_back.cu, which takes scratch memory for chunks of
+ * at most `rows` rows. */
+bool loss_main_fits(const struct loss_chunk *c);
+int loss_main_mma(const struct loss_chunk *c, glm_stream s, struct glm_error *err);
+bool loss_back_fits(const struct loss_chunk *c);
+size_t loss_back_bytes(const struct loss_chunk *c, int64_t rows);
+int loss_back_mma(
+    const struct loss_chunk *c, void *scratch, glm_stream s, struct glm_error *err);
+
 #endif
