@@ -533,10 +533,14 @@ static int make_asks(struct flow *f, bool first, struct glm_error *err)
         return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " jobs", f->job_count);
     for (int64_t i = 0; i < f->job_count; i++) {
         struct job *j = &f->jobs[i];
-        f->asks[i] = (struct flow_ask){
-            .tensor = f->items[j->tensor].from, .at = j->at, .done = job_done(f, j)};
-        if (!first || !f->asks[i].done)
-            continue;
+        const struct flow_item *item = &f->items[j->tensor];
+        f->asks[i] = (struct flow_ask){.tensor = item->from,
+            .scale = item->action == FLOW_RECODE ? item->from_scale : -1,
+            .at = j->at,
+            .copied = item->action == FLOW_COPY,
+            .done = job_done(f, j)};
+        if (!first || !f->asks[i].done || f->source->feed->take == NULL)
+            continue; /* without take they come by in order, and are skipped then */
         f->in_flight += job_cost(f, j); /* taken away again at once */
         job_ended(f, j, true, &fine);
     }

@@ -34,6 +34,7 @@ struct flow_ask {
     int64_t tensor; /* of the source */
     int64_t scale;  /* the tensor whose member's scales it needs too; -1: none */
     struct rect at; /* rows of one member, whole width */
+    bool copied;    /* its bytes go into the sink as they are */
     bool done;      /* written by an earlier run */
     bool again;     /* set by end: what was read was wrong */
 };

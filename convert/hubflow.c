@@ -28,34 +28,57 @@
 #include <time.h>
 
 #include "convert/hubflow_inside.h"
+#include "convert/hubhash.h"
 
 /* ---- buffers ---------------------------------------------------------------------------------- */
 
-static unsigned char *take_buffer(struct hubflow *f, size_t size)
+/* Bytes asked for a piece: few sizes, so that buffers fit again. */
+static size_t room_of(const struct hubpiece *p)
 {
-    for (int i = 0; i < f->pool.count; i++)
-        if (f->pool.spare[i].size == size) {
-            unsigned char *data = f->pool.spare[i].data;
-            f->pool.kept -= size;
-            f->pool.spare[i] = f->pool.spare[--f->pool.count];
-            return data;
-        }
-    return dio_alloc(size);
+    const size_t n = (size_t)(p->end - p->begin), step = n > 1 << 20 ? 1 << 20 : 64 << 10;
+    return (n + step - 1) / step * step;
+}
+
+/* Lock held. A spare one if it is not much too big: memory that is touched for the first time costs
+ * as much as a pass of the digest. */
+static unsigned char *take_buffer(struct hubflow *f, size_t *size)
+{
+    struct hubpool *pool = &f->pool;
+    int best = -1;
+    for (int i = 0; i < pool->count; i++)
+        if (pool->spare[i].size >= *size && pool->spare[i].size <= 2 * *size
+            && (best < 0 || pool->spare[i].size < pool->spare[best].size))
+            best = i;
+    if (best >= 0) {
+        unsigned char *data = pool->spare[best].data;
+        *size = pool->spare[best].size;
+        pool->kept -= *size;
+        pool->spare[best] = pool->spare[--pool->count];
+        return data;
+    }
+    while (pool->count > 0 && pool->used + pool->kept + *size > HUBFLOW_POOL) {
+        const struct hubspare *s = &pool->spare[--pool->count];
+        pool->kept -= s->size;
+        dio_free(s->data, s->size);
+    }
+    return dio_alloc(*size);
 }
 
 /* Lock held. */
 void hubflow_give(struct hubflow *f, struct hubpiece *p)
 {
-    const size_t size = hubflow_room(p);
-    const int most = sizeof f->pool.spare / sizeof f->pool.spare[0];
+    struct hubpool *pool = &f->pool;
+    const int most = sizeof pool->spare / sizeof pool->spare[0];
+    free(p->digests);
+    p->digests = NULL;
     if (p->data == NULL)
         return;
-    f->pool.used -= size;
-    if (f->pool.count < most && f->pool.used + f->pool.kept + size <= HUBFLOW_POOL) {
-        f->pool.spare[f->pool.count++] = (struct hubspare){p->data, size};
-        f->pool.kept += size;
+    pool->used -= p->room;
+    if (pool->count < most && pool->used + pool->kept + p->room <= HUBFLOW_POOL) {
+        pool->spare[pool->count++] = (struct hubspare){p->data, p->room};
+        pool->kept += p->room;
     } else {
-        dio_free(p->data, size);
+        dio_free(p->data, p->room);
     }
     p->data = NULL;
 }
@@ -82,8 +105,7 @@ static bool has_room(struct hubstream *s)
         s->waits = true;
         pthread_cond_signal(&f->due);
     }
-    return inside
-        && (f->pool.used == 0 || f->pool.used + hubflow_room(p) <= HUBFLOW_POOL);
+    return inside && (f->pool.used == 0 || f->pool.used + room_of(p) <= HUBFLOW_POOL);
 }
 
 static bool stream_ready(void *ctx)
@@ -100,16 +122,17 @@ static bool stream_ready(void *ctx)
 static bool begin_piece(struct hubstream *s, struct glm_error *err)
 {
     struct hubflow *f = s->flow;
-    const size_t size = hubflow_room(&s->pieces[s->full]);
     pthread_mutex_lock(&f->lock);
     const bool room = has_room(s);
     if (room) {
         s->waits = false;
-        s->filling = take_buffer(f, size);
+        s->filling_room = room_of(&s->pieces[s->full]);
+        s->filling = take_buffer(f, &s->filling_room);
         if (s->filling != NULL)
-            f->pool.used += size;
+            f->pool.used += s->filling_room;
         else
-            glm_fail(err, GLM_ENOMEM, "no memory for a buffer of %zu bytes", size);
+            glm_fail(
+                err, GLM_ENOMEM, "no memory for a buffer of %zu bytes", s->filling_room);
     }
     pthread_mutex_unlock(&f->lock);
     return room && s->filling != NULL;
@@ -120,6 +143,7 @@ static void end_piece(struct hubstream *s)
     struct hubflow *f = s->flow;
     pthread_mutex_lock(&f->lock);
     s->pieces[s->full].data = s->filling;
+    s->pieces[s->full].room = s->filling_room;
     s->filling = NULL;
     s->full++;
     pthread_cond_signal(&f->arrived);
@@ -232,6 +256,29 @@ static void mark(struct hubstream *s)
     s->marks[s->mark_count++] = (struct hubmark){s->taken, s->sum};
 }
 
+/* A piece into the file's digest, and with it its tiles' where those will be asked for. */
+static void hash_piece(struct hubstream *s, struct hubpiece *p)
+{
+    struct hubflow *f = s->flow;
+    const struct flow_ask *ask = p->job >= 0 ? &f->asks[p->job] : NULL;
+    int32_t file;
+    uint64_t begin, end;
+
+    if (ask != NULL && ask->copied
+        && hf_reader_extent(f->o.r, ask->tensor, &ask->at, &file, &begin, &end)) {
+        const struct ckpt_tensor *t = &f->reads.m->tensors[ask->tensor];
+        const struct rect tiles = tile_cover(&t->grid, &ask->at);
+        p->digests = malloc((size_t)rect_count(&tiles) * DIGEST_SIZE);
+        if (p->digests != NULL
+            && hubhash(&s->sum, &t->grid, &ask->at, glm_dtype_size(t->dtype), p->data,
+                p->digests))
+            return;
+        free(p->digests);
+        p->digests = NULL;
+    }
+    hubsum_update(&s->sum, p->data, (size_t)(p->end - p->begin));
+}
+
 /* Lock held, and given back for the digest. The next full piece of a stream, -1 if it was filler. */
 static int64_t take_piece(struct hubstream *s)
 {
@@ -240,7 +287,7 @@ static int64_t take_piece(struct hubstream *s)
     if (s->whole) {
         s->hashing = true;
         pthread_mutex_unlock(&f->lock);
-        hubsum_update(&s->sum, p->data, (size_t)(p->end - p->begin));
+        hash_piece(s, p);
         pthread_mutex_lock(&f->lock);
         s->hashing = false;
     }
@@ -363,6 +410,11 @@ static int feed_read(void *ctx, int64_t tensor, const struct rect *at,
         return hubflow_side(f, file, begin, end, buf->data, err);
     const struct hubplace *place = &f->places[t->job];
     const struct hubpiece *p = &f->streams[place->stream].pieces[place->piece];
+    if (p->digests != NULL) {
+        const struct rect tiles = tile_cover(&f->reads.m->tensors[tensor].grid, at);
+        memcpy(digests, p->digests, (size_t)rect_count(&tiles) * DIGEST_SIZE);
+        *known = true;
+    }
     if (all)
         *data = p->data;
     else

@@ -34,6 +34,8 @@ struct hubpiece {
     uint64_t begin, end;
     int64_t job; /* or PIECE_HASH, PIECE_SKIP */
     unsigned char *data;
+    size_t room;            /* of data */
+    unsigned char *digests; /* of the job's tiles, if they were made with the file's */
     bool processed;
 };
 
@@ -51,6 +53,7 @@ struct hubstream {
     int64_t count, room;
     /* the moving thread's */
     unsigned char *filling;
+    size_t filling_room;
     uint64_t got;
     /* under the lock */
     int64_t full, taken, settled;
@@ -81,7 +84,7 @@ struct hubpool { /* buffers for pieces; under the flow's lock */
     struct hubspare {
         unsigned char *data;
         size_t size;
-    } spare[16];
+    } spare[32];
     int count;
 };
 
@@ -134,13 +137,6 @@ int hubflow_recall(struct hubflow *f, struct glm_error *err);
 void *hubflow_settler(void *flow);
 int hubflow_settle(struct hubflow *f, struct glm_error *err);
 bool hubflow_settle_due(const struct hubflow *f);
-
-/* Bytes of a piece's buffer: few sizes, so that buffers can be used again. */
-static inline size_t hubflow_room(const struct hubpiece *p)
-{
-    const size_t n = (size_t)(p->end - p->begin), step = n > 1 << 20 ? 1 << 20 : 64 << 10;
-    return (n + step - 1) / step * step;
-}
 
 /* Under the lock. */
 void hubflow_fail(struct hubflow *f, const struct glm_error *err);

@@ -202,11 +202,11 @@ void hubflow_plan_clear(struct hubflow *f)
 {
     for (int i = 0; f->streams != NULL && i < f->stream_count; i++) {
         struct hubstream *s = &f->streams[i];
-        for (int64_t p = 0; p < s->count; p++)
-            if (s->pieces[p].data != NULL)
-                dio_free(s->pieces[p].data, hubflow_room(&s->pieces[p]));
-        if (s->filling != NULL)
-            dio_free(s->filling, hubflow_room(&s->pieces[s->full]));
+        for (int64_t p = 0; p < s->count; p++) {
+            dio_free(s->pieces[p].data, s->pieces[p].room);
+            free(s->pieces[p].digests);
+        }
+        dio_free(s->filling, s->filling_room);
         free(s->pieces);
     }
     free(f->streams);
