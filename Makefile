@@ -359,6 +359,7 @@ $(BUILD)/completion/%: $(BUILD)/bin/% tools/completion.sh
 	@mkdir -p $(@D)
 	tools/completion.sh $< > $@
 
+# What libcurl.pc names for a static link of its own is not all installed beside it: libcurl stays shared.
 install: ## commands, manuals, library, headers, HDF5 plugin, Python reader, completion
 install: all $(BUILD)/libglm.so.0 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%)
 	install -d $(prefix)/bin $(prefix)/lib/pkgconfig $(prefix)/lib/hdf5/plugin \
@@ -368,8 +369,9 @@ install: all $(BUILD)/libglm.so.0 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%)
 	install -m 755 $(BUILD)/libglm.so.0 $(prefix)/lib
 	ln -sf libglm.so.0 $(prefix)/lib/libglm.so
 	for h in $(PUBLIC); do install -D -m 644 $$h $(prefix)/include/glm/$$h || exit 1; done
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' \
-	    -e 's|@LIBS@|$(filter-out $(PKG_LIBS),$(LIBS)) -pthread|' \
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' \
+	    -e 's|@PKGS@|$(filter-out libcurl,$(PKGS))|' \
+	    -e 's|@LIBS@|-lcurl $(filter-out $(PKG_LIBS),$(LIBS)) -pthread|' \
 	    tools/glm.pc.in > $(prefix)/lib/pkgconfig/glm.pc
 	for m in $(MAN); do \
 	    install -D -m 644 $$m $(prefix)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
