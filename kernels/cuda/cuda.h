@@ -26,9 +26,15 @@ extern "C" {
  * stream is made. */
 enum cuda_attention { CUDA_ATTENTION_PLAIN, CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA };
 
-/* Who makes the tiles of grouped_gemm in BF16, where shapes and device allow: GLM_CUDA_GROUPED=wgmma,
- * mma or plain, read when a stream opens. For tests and timing; anything else means the default. */
-enum cuda_grouped { CUDA_GROUPED_PLAIN, CUDA_GROUPED_MMA, CUDA_GROUPED_WGMMA };
+/* Who makes the tiles of grouped_gemm in BF16, where shapes and device allow: GLM_CUDA_GROUPED=pair,
+ * wgmma, mma or plain, read when a stream opens. For tests and timing; anything else means the
+ * default. pair: wgmma in clusters of two blocks. */
+enum cuda_grouped {
+    CUDA_GROUPED_PLAIN,
+    CUDA_GROUPED_MMA,
+    CUDA_GROUPED_WGMMA,
+    CUDA_GROUPED_PAIR
+};
 
 struct glm_stream_ {
     cudaStream_t stream;

@@ -85,12 +85,13 @@ static int describe(glm_stream s, struct glm_error *err)
 
 static enum cuda_grouped grouped_choice(void)
 {
+    static const char *const names[] = {"plain", "mma", "wgmma", "pair"};
     const char *const named = getenv("GLM_CUDA_GROUPED");
 
-    if (named != NULL && strcmp(named, "plain") == 0)
-        return CUDA_GROUPED_PLAIN;
-    return named != NULL && strcmp(named, "wgmma") == 0 ? CUDA_GROUPED_WGMMA
-                                                        : CUDA_GROUPED_MMA;
+    for (int i = 0; named != NULL && i < 4; i++)
+        if (strcmp(named, names[i]) == 0)
+            return (enum cuda_grouped)i;
+    return CUDA_GROUPED_MMA;
 }
 
 static void stream_free(glm_stream s)

@@ -7,7 +7,11 @@
  *     groups ascending; in a group bands of BAND tiles of columns; in a band tile rows ascending; in
  *     a tile row columns ascending
  *
- * so that tiles that run at one time share rows of A and a band of B in the second-level cache. */
+ * so that tiles that run at one time share rows of A and a band of B in the second-level cache.
+ *
+ * Pairs: two blocks take two tiles together, one above the other, which share B. The last tile row of
+ * a group that has an odd number of them comes at the group's end in pairs side by side, which share A;
+ * so no group is rounded up to two tile rows. */
 #ifndef KERNELS_CUDA_GROUPED_CUH
 #define KERNELS_CUDA_GROUPED_CUH
 
@@ -21,24 +25,46 @@ struct group_tile {
     int g;
     int row, row_end, col;
     int begin, end;
+    bool beside; /* of a pair: the other tile is beside, not below or above */
 };
 
-/* Tile rows before each group, start[0..G], by the first warp of a block; a barrier must follow. */
-static __device__ inline void group_scan(int *start, const struct grouped_gemm *p, int tile_rows)
+/* How a product is cut. */
+struct group_cut {
+    int tile_rows, tile_cols, across; /* across: tiles of columns */
+    bool pairs;
+};
+
+static __device__ inline int group_rows(const struct grouped_gemm *p, int g)
 {
-    const int lane = threadIdx.x, G = (int)p->G;
+    return p->kind == GROUP_TN ? (int)p->N : p->offset[g + 1] - p->offset[g];
+}
+
+/* Tiles, or pairs of tiles, of a group of `rows` rows: of whole tile rows (or pairs of them), and of
+ * an odd last one. */
+static __device__ inline int group_whole(const struct group_cut *cut, int rows)
+{
+    const int tall = (rows + cut->tile_rows - 1) / cut->tile_rows;
+    return (cut->pairs ? tall / 2 : tall) * cut->across;
+}
+
+static __device__ inline int group_odd(const struct group_cut *cut, int rows)
+{
+    const int tall = (rows + cut->tile_rows - 1) / cut->tile_rows;
+    return cut->pairs && tall % 2 == 1 ? (cut->across + 1) / 2 : 0;
+}
+
+/* Tiles (or pairs) before each group, start[0..G], by the lanes of one warp; a barrier must follow. */
+static __device__ inline void group_scan(
+    int *start, const struct grouped_gemm *p, const struct group_cut *cut, int lane)
+{
+    const int G = (int)p->G;
     int sum = 0;
 
-    if (lane >= WARP)
-        return;
     if (lane == 0)
         start[0] = 0;
     for (int g = 0; g < G; g += WARP) {
-        const int i = g + lane;
-        const int rows = i >= G ? 0
-            : p->kind == GROUP_TN ? (int)p->N
-                                  : p->offset[i + 1] - p->offset[i];
-        int tiles = (rows + tile_rows - 1) / tile_rows;
+        const int i = g + lane, rows = i < G ? group_rows(p, i) : 0;
+        int tiles = group_whole(cut, rows) + group_odd(cut, rows);
         for (int k = 1; k < WARP; k *= 2) {
             const int before = __shfl_up_sync(0xFFFFFFFFu, tiles, k);
             if (lane >= k)
@@ -50,32 +76,37 @@ static __device__ inline void group_scan(int *start, const struct grouped_gemm *
     }
 }
 
-/* Tile i of start[G] * across, across: tiles of columns. */
+/* Tile i of start[G]; of a pair, the one of `rank` 0 or 1. */
 static __device__ inline struct group_tile group_tile_at(const int *start,
-    const struct grouped_gemm *p, int64_t i, int across, int tile_rows, int tile_cols)
+    const struct grouped_gemm *p, const struct group_cut *cut, int i, int rank)
 {
-    const int tile_row = (int)(i / across);
-    int low_ = 0, high = (int)p->G; /* start[low_] <= tile_row < start[high] */
+    int g = 0, high = (int)p->G; /* start[g] <= i < start[high] */
 
-    while (high - low_ > 1) {
-        const int middle = (low_ + high) / 2;
-        if (start[middle] <= tile_row)
-            low_ = middle;
+    while (high - g > 1) {
+        const int middle = (g + high) / 2;
+        if (start[middle] <= i)
+            g = middle;
         else
             high = middle;
     }
-    const int tall = start[low_ + 1] - start[low_];
-    const int64_t j = i - (int64_t)start[low_] * across, band = j / ((int64_t)tall * GROUP_BAND);
-    const int64_t in_band = j - band * tall * GROUP_BAND;
-    const int left = across - (int)band * GROUP_BAND;
-    const int width = left < GROUP_BAND ? left : GROUP_BAND;
-    const int down = (int)(in_band / width) * tile_rows;
-    const int col = ((int)band * GROUP_BAND + (int)(in_band % width)) * tile_cols;
-    const int begin = p->offset[low_], end = p->offset[low_ + 1];
+    const int rows = group_rows(p, g), whole = group_whole(cut, rows), j = i - start[g];
+    const int begin = p->offset[g], end = p->offset[g + 1];
+    struct group_tile t = {g, 0, p->kind == GROUP_TN ? rows : end, 0, begin, end, j >= whole};
 
-    if (p->kind == GROUP_TN)
-        return (struct group_tile){low_, down, (int)p->N, col, begin, end};
-    return (struct group_tile){low_, begin + down, end, col, begin, end};
+    if (t.beside) {
+        t.row = rows - (rows - 1) % cut->tile_rows - 1;
+        t.col = (2 * (j - whole) + rank) * cut->tile_cols;
+    } else {
+        const int tall = whole / cut->across, band = j / (tall * GROUP_BAND);
+        const int in_band = j - band * tall * GROUP_BAND;
+        const int left = cut->across - band * GROUP_BAND;
+        const int width = left < GROUP_BAND ? left : GROUP_BAND;
+        const int down = in_band / width;
+        t.row = (cut->pairs ? 2 * down + rank : down) * cut->tile_rows;
+        t.col = (band * GROUP_BAND + in_band % width) * cut->tile_cols;
+    }
+    t.row += p->kind == GROUP_TN ? 0 : begin;
+    return t;
 }
 
 /* Columns of the output. */

@@ -31,7 +31,7 @@ CUDA_OP(grouped_gemm)
         || stream->grouped == CUDA_GROUPED_PLAIN)
         return cuda_grouped_plain(p, stream, err);
     /* The copy engine must know where the token side ends, and no array may be empty. */
-    if (stream->grouped == CUDA_GROUPED_WGMMA && stream->major == 9 && p->rows > 0 && p->K > 0)
+    if (stream->grouped >= CUDA_GROUPED_WGMMA && stream->major == 9 && p->rows > 0 && p->K > 0)
         return cuda_grouped_wgmma(p, stream, err);
     return cuda_grouped_mma(p, stream, err);
 }

@@ -79,13 +79,14 @@ static __global__ void __launch_bounds__(THREADS) k_plain(struct grouped_gemm p)
 {
     extern __shared__ int start[];
     __shared__ float a[STEP][TILE + 1], b[STEP][TILE + 1];
-    const int across = (int)((group_cols(&p) + TILE - 1) / TILE);
+    const struct group_cut cut = {TILE, TILE, (int)((group_cols(&p) + TILE - 1) / TILE), false};
 
-    group_scan(start, &p, TILE);
+    if (threadIdx.x < WARP)
+        group_scan(start, &p, &cut, threadIdx.x);
     __syncthreads();
-    const int64_t tiles = (int64_t)start[p.G] * across;
-    for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-        const struct group_tile t = group_tile_at(start, &p, i, across, TILE, TILE);
+    const int tiles = start[p.G];
+    for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
+        const struct group_tile t = group_tile_at(start, &p, &cut, i, 0);
         one_tile(&p, &t, a, b);
     }
 }

@@ -15,18 +15,26 @@
  * would be added, so the last step's are overwritten with zeros. What is outside the arrays arrives as
  * zeros.
  *
+ * Pairs: two blocks of a cluster make two tiles that share B (or A, grouped.cuh); each fetches half of
+ * what is shared and sends it to both. Then `empty` counts the warps of both blocks.
+ *
  * One block per tile, K ascending in steps of 16 inside the tensor core: bits depend on the tile's own
  * rows alone. FLOPs bound it: 128 x 256 x 64 need 1024 cycles, and 48 KiB from the second-level
- * cache. */
+ * cache, 32 in pairs. */
 #include "kernels/cuda/grouped.cuh"
 #include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma_256.cuh"
+
+#ifdef CUDA_EMULATED
+enum { STAGES = 2 }; /* so that a pair's memory fits one block's */
+#else
+enum { STAGES = 4 };
+#endif
 
 enum {
     ROWS = 128,
     COLS = 256,
     STEP = 64,
-    STAGES = 4,
     PANEL = 64,       /* elements of a row of a panel */
     PANEL_ROW = 128,  /* its bytes */
     PANEL_BYTES = STEP * PANEL_ROW, /* of 64 rows */
@@ -54,14 +62,24 @@ struct room {
     uint32_t stage, full, empty;
     char *slab;
     int *start;
+    struct ptx_pair pair;
 };
 
-static __device__ inline struct room room_of(char *memory)
+#ifdef CUDA_EMULATED /* a pair is one block */
+#define PAIR_ROOM(groups) ((START_AT + ((groups) + 1) * 4 + ALIGN - 1) / ALIGN * ALIGN)
+enum { PAIR_BLOCKS = 1 };
+#else
+#define PAIR_ROOM(groups) 0
+enum { PAIR_BLOCKS = 2 };
+#endif
+
+static __device__ inline struct room room_of(char *memory, int rank, int groups)
 {
-    char *const at = memory + (ALIGN - ptx_shared(memory) % ALIGN) % ALIGN;
+    char *const at =
+        memory + (ALIGN - ptx_shared(memory) % ALIGN) % ALIGN + rank * PAIR_ROOM(groups);
     const uint32_t base = ptx_shared(at);
     return (struct room){base, base + BARRIERS_AT, base + BARRIERS_AT + STAGES * 8,
-        at + SLABS_AT, (int *)(at + START_AT)};
+        at + SLABS_AT, (int *)(at + START_AT), {rank, PAIR_ROOM(groups)}};
 }
 
 /* Where the ring is: step number `at` of all that the block has seen. */
@@ -86,45 +104,78 @@ static __device__ inline int sum_length(const struct grouped_gemm *p, const stru
 
 /* ---- the feeder ------------------------------------------------------------------------------- */
 
-template <int KIND>
-static __device__ inline void feed_step(const struct group_tile *t, const struct tensor_map *a,
-    const struct tensor_map *b, uint32_t to, uint32_t full, int k)
+/* One box of a step; `both`: to both blocks of the pair. */
+static __device__ inline void box_2d(const struct room *m, uint32_t to,
+    const struct tensor_map *map, uint32_t full, int x, int y, bool both)
 {
-    const uint32_t to_b = to + A_BYTES;
-
-    if (KIND == GROUP_TN) {
-        for (int i = 0; i < ROWS / PANEL; i++)
-            ptx_box_2d(to + i * PANEL_BYTES, a, full, t->row + i * PANEL, t->begin + k);
-    } else {
-        ptx_box_2d(to, a, full, k, t->row);
-    }
-    if (KIND == GROUP_NT)
-        ptx_box_3d(to_b, b, full, k, t->col, t->g);
+    if (both)
+        ptx_box_2d_both(to, map, full, x, y, m->pair);
     else
-        for (int i = 0; i < COLS / PANEL; i++) {
-            if (KIND == GROUP_NN)
-                ptx_box_3d(to_b + i * PANEL_BYTES, b, full, t->col + i * PANEL, k, t->g);
-            else
-                ptx_box_2d(to_b + i * PANEL_BYTES, b, full, t->col + i * PANEL, t->begin + k);
-        }
+        ptx_box_2d(to, map, full, x, y);
 }
 
-template <int KIND>
-static __device__ void feed(const struct grouped_gemm *p, const struct tensor_map *a,
-    const struct tensor_map *b, const struct room *m, int64_t tiles, int across)
+static __device__ inline void box_3d(const struct room *m, uint32_t to,
+    const struct tensor_map *map, uint32_t full, int x, int y, int z, bool both)
 {
+    if (both)
+        ptx_box_3d_both(to, map, full, x, y, z, m->pair);
+    else
+        ptx_box_3d(to, map, full, x, y, z);
+}
+
+/* Half h of A: 64 outer. */
+template <int KIND>
+static __device__ inline void feed_a(const struct room *m, const struct group_tile *t,
+    const struct tensor_map *a, uint32_t to, uint32_t full, int k, int h, bool both)
+{
+    const int outer = t->row + h * PANEL;
+
+    if (KIND == GROUP_TN)
+        box_2d(m, to + h * PANEL_BYTES, a, full, outer, t->begin + k, both);
+    else
+        box_2d(m, to + h * PANEL_BYTES, a, full, k, outer, both);
+}
+
+/* Half h of B: 128 outer. */
+template <int KIND>
+static __device__ inline void feed_b(const struct room *m, const struct group_tile *t,
+    const struct tensor_map *b, uint32_t to, uint32_t full, int k, int h, bool both)
+{
+    to += A_BYTES + h * (B_BYTES / 2);
+    if (KIND == GROUP_NT)
+        box_3d(m, to, b, full, k, t->col + h * (COLS / 2), t->g, both);
+    for (int i = 0; KIND != GROUP_NT && i < COLS / 2 / PANEL; i++) {
+        const int outer = t->col + h * (COLS / 2) + i * PANEL;
+        if (KIND == GROUP_NN)
+            box_3d(m, to + i * PANEL_BYTES, b, full, outer, k, t->g, both);
+        else
+            box_2d(m, to + i * PANEL_BYTES, b, full, outer, t->begin + k, both);
+    }
+}
+
+template <int KIND, bool PAIR>
+static __device__ void feed(const struct grouped_gemm *p, const struct tensor_map *a,
+    const struct tensor_map *b, const struct room *m, const struct group_cut *cut)
+{
+    const int tiles = m->start[p->G], rank = m->pair.mine, step = PAIR ? PAIR_BLOCKS : 1;
     struct turn turn = {0, 0};
 
     ptx_map_prefetch(a);
     ptx_map_prefetch(b);
-    for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-        const struct group_tile t = group_tile_at(m->start, p, i, across, ROWS, COLS);
+    for (int i = blockIdx.x / step; i < tiles; i += gridDim.x / step) {
+        const struct group_tile t = group_tile_at(m->start, p, cut, i, rank);
         const int length = sum_length<KIND>(p, &t);
         for (int k = 0; k < length; k += STEP) {
             const uint32_t full = m->full + turn.stage * 8;
+            const uint32_t to = m->stage + turn.stage * STAGE_BYTES;
             ptx_barrier_wait(m->empty + turn.stage * 8, turn.parity ^ 1);
             ptx_barrier_expect(full, STAGE_BYTES);
-            feed_step<KIND>(&t, a, b, m->stage + turn.stage * STAGE_BYTES, full, k);
+            for (int h = 0; h < 2; h++) {
+                if (!PAIR || !t.beside || h == rank)
+                    feed_a<KIND>(m, &t, a, to, full, k, h, PAIR && t.beside);
+                if (!PAIR || t.beside || h == rank)
+                    feed_b<KIND>(m, &t, b, to, full, k, h, PAIR && !t.beside);
+            }
             turn_next(&turn);
         }
     }
@@ -133,7 +184,7 @@ static __device__ void feed(const struct grouped_gemm *p, const struct tensor_ma
 /* ---- the multipliers -------------------------------------------------------------------------- */
 
 /* Rows [valid, STEP) of this warpgroup's panel of A and of its half of B's become zeros. */
-static __device__ void clear_tail(char *stage, int group, int valid)
+static __device__ void clear_tail(char *stage, int group, int valid, int rank)
 {
     const int thread = threadIdx.x % GROUP, chunks = (STEP - valid) * PANEL_ROW / 16;
     char *const panel[3] = {stage + group * PANEL_BYTES,
@@ -144,7 +195,7 @@ static __device__ void clear_tail(char *stage, int group, int valid)
         for (int c = thread; c < chunks; c += GROUP)
             *(uint4 *)(panel[i] + valid * PANEL_ROW + c * 16) = make_uint4(0, 0, 0, 0);
     ptx_shared_to_async();
-    ptx_meet(1, MULTIPLIERS);
+    ptx_meet(1 + rank, MULTIPLIERS);
 }
 
 template <int KIND>
@@ -286,16 +337,27 @@ static __device__ inline void store(const struct grouped_gemm *p, const struct g
 
 /* ---- the kernel ------------------------------------------------------------------------------- */
 
-template <int KIND, class C>
-static __device__ void work(
-    const struct grouped_gemm *p, const struct room *m, char *stages, int64_t tiles, int across)
+/* This warp has done with a stage. */
+template <bool PAIR> static __device__ inline void release(const struct room *m, int stage, int lane)
 {
-    const int group = threadIdx.x / GROUP - 1, lane = threadIdx.x % WARP;
-    char *const slab = m->slab + (threadIdx.x - GROUP) / WARP * SLAB_BYTES;
+    if (!PAIR && lane == 0)
+        ptx_barrier_arrive(m->empty + stage * 8);
+    if (PAIR && lane < 2)
+        ptx_barrier_arrive_at(m->empty + stage * 8, lane, m->pair);
+}
+
+/* thread: of the multipliers' 256. */
+template <int KIND, bool PAIR, class C>
+static __device__ void work(const struct grouped_gemm *p, const struct room *m, char *stages,
+    const struct group_cut *cut, int thread)
+{
+    const int group = thread / GROUP, lane = thread % WARP, step = PAIR ? PAIR_BLOCKS : 1;
+    const int tiles = m->start[p->G], rank = m->pair.mine;
+    char *const slab = m->slab + thread / WARP * SLAB_BYTES;
     struct turn turn = {0, 0};
 
-    for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-        const struct group_tile t = group_tile_at(m->start, p, i, across, ROWS, COLS);
+    for (int i = blockIdx.x / step; i < tiles; i += gridDim.x / step) {
+        const struct group_tile t = group_tile_at(m->start, p, cut, i, rank);
         const int length = sum_length<KIND>(p, &t);
         float d[128];
         int last = -1; /* stage of the step before */
@@ -309,20 +371,51 @@ static __device__ void work(
         for (int k = 0; k < length; k += STEP) {
             ptx_barrier_wait(m->full + turn.stage * 8, turn.parity);
             if (KIND == GROUP_TN && length - k < STEP)
-                clear_tail(stages + turn.stage * STAGE_BYTES, group, length - k);
+                clear_tail(stages + turn.stage * STAGE_BYTES, group, length - k, rank);
             multiply<KIND>(d, m->stage + turn.stage * STAGE_BYTES, group, k > 0);
             ptx_wgmma_wait<1>();
-            if (last >= 0 && lane == 0)
-                ptx_barrier_arrive(m->empty + last * 8);
+            if (last >= 0)
+                release<PAIR>(m, last, lane);
             last = turn.stage;
             turn_next(&turn);
         }
         ptx_wgmma_wait<0>();
         ptx_hold(d);
-        if (lane == 0)
-            ptx_barrier_arrive(m->empty + last * 8);
+        release<PAIR>(m, last, lane);
         store<C>(p, &t, d, group, slab);
     }
+}
+
+template <int KIND, bool PAIR, class C>
+static __device__ inline void body(const struct grouped_gemm *p, const struct tensor_map *a,
+    const struct tensor_map *b, char *memory)
+{
+    const int rank = PAIR ? ptx_rank() : 0, thread = threadIdx.x % THREADS;
+    const struct room m = room_of(memory, rank, (int)p->G);
+    const struct group_cut cut = {ROWS, COLS, (int)((group_cols(p) + COLS - 1) / COLS), PAIR};
+
+    if (thread < WARP)
+        group_scan(m.start, p, &cut, thread);
+    if (thread == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            ptx_barrier_init(m.full + i * 8, 1);
+            ptx_barrier_init(m.empty + i * 8, (PAIR ? 2 : 1) * MULTIPLIERS / WARP);
+        }
+        ptx_barrier_fence();
+    }
+    if (PAIR)
+        ptx_cluster_sync();
+    __syncthreads();
+    if (thread < GROUP) {
+        ptx_registers_less<40>();
+        if (thread == 0)
+            feed<KIND, PAIR>(p, a, b, &m, &cut);
+    } else {
+        ptx_registers_more<232>();
+        work<KIND, PAIR, C>(p, &m, m.slab - SLABS_AT, &cut, thread - GROUP);
+    }
+    if (PAIR) /* no block leaves while the other may write into it */
+        ptx_cluster_sync();
 }
 
 #endif /* HOPPER */
@@ -333,27 +426,17 @@ static __global__ void __launch_bounds__(THREADS, 1) k_wgmma(struct grouped_gemm
 {
 #ifdef HOPPER
     extern __shared__ char memory[];
-    const struct room m = room_of(memory);
-    const int across = (int)((group_cols(&p) + COLS - 1) / COLS);
+    body<KIND, false, C>(&p, &a, &b, memory);
+#endif
+}
 
-    group_scan(m.start, &p, ROWS);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            ptx_barrier_init(m.full + i * 8, 1);
-            ptx_barrier_init(m.empty + i * 8, MULTIPLIERS / WARP);
-        }
-        ptx_barrier_fence();
-    }
-    __syncthreads();
-    const int64_t tiles = (int64_t)m.start[p.G] * across;
-    if (threadIdx.x < GROUP) {
-        ptx_registers_less<40>();
-        if (threadIdx.x == 0)
-            feed<KIND>(&p, &a, &b, &m, tiles, across);
-    } else {
-        ptx_registers_more<232>();
-        work<KIND, C>(&p, &m, m.slab - SLABS_AT, tiles, across);
-    }
+template <int KIND, class C>
+static __global__ void __cluster_dims__(2) __launch_bounds__(THREADS, 1) k_pair(struct grouped_gemm p,
+    const __grid_constant__ struct tensor_map a, const __grid_constant__ struct tensor_map b)
+{
+#ifdef HOPPER
+    extern __shared__ char memory[];
+    body<KIND, true, C>(&p, &a, &b, memory);
 #endif
 }
 
@@ -364,11 +447,11 @@ static int maps(const struct grouped_gemm *p, struct tensor_map *a, struct tenso
 {
     const bool tn = p->kind == GROUP_TN, nt = p->kind == GROUP_NT;
     const int64_t a_size[] = {tn ? p->N : p->K, p->rows}, a_row[] = {a_size[0] * 2};
-    const int a_box[] = {STEP, tn ? STEP : ROWS};
+    const int a_box[] = {STEP, PANEL};
     const int64_t b_width = p->kind == GROUP_NN ? p->N : p->K;
     const int64_t b_size[] = {b_width, tn ? p->rows : nt ? p->N : p->K, p->G};
     const int64_t b_row[] = {b_width * 2, b_width * b_size[1] * 2};
-    const int b_box[] = {STEP, nt ? COLS : STEP, 1};
+    const int b_box[] = {STEP, nt ? COLS / 2 : STEP, 1};
 
     if (cuda_tensor_map(a, p->a, 2, a_size, a_row, a_box, s, err) != 0)
         return err->code;
@@ -383,8 +466,17 @@ static int launch(const struct grouped_gemm *p, glm_stream s, struct glm_error *
 
     if (maps(p, &a, &b, s, err) != 0)
         return err->code;
+    if (s->grouped != CUDA_GROUPED_PAIR)
+        return BY_TYPE(p->c_type, C,
+            LAUNCH((k_wgmma<KIND, C>), s->processors, THREADS, room, s, err, *p, a, b));
+#ifdef CUDA_EMULATED
+    const int64_t rooms = ALIGN + 2 * PAIR_ROOM(p->G);
     return BY_TYPE(p->c_type, C,
-        LAUNCH((k_wgmma<KIND, C>), s->processors, THREADS, room, s, err, *p, a, b));
+        LAUNCH((k_pair<KIND, C>), s->processors, 2 * THREADS, rooms, s, err, *p, a, b));
+#else
+    return BY_TYPE(p->c_type, C,
+        LAUNCH((k_pair<KIND, C>), s->processors / 2 * 2, THREADS, room, s, err, *p, a, b));
+#endif
 }
 
 extern "C" int cuda_grouped_wgmma(

@@ -79,6 +79,56 @@ static __device__ inline void ptx_box_3d(
         : "memory");
 }
 
+/* Clusters: blocks that run side by side and see each other's shared memory. Pairs here: a kernel with
+ * __cluster_dims__(2). `at` is where this block's shared memory has what is meant in the other's;
+ * `mine` and `stride` are for the emulator, where a pair is one block: this block's rank, and bytes
+ * between the two blocks' memory. */
+struct ptx_pair {
+    int mine, stride;
+};
+
+static __device__ inline int ptx_rank(void)
+{
+    int rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* 9.7.13.4 (barrier.cluster): all threads of both blocks; warps need not come together. */
+static __device__ inline void ptx_cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* Arrives at the barrier of block `rank`. */
+static __device__ inline void ptx_barrier_arrive_at(uint32_t bar, int rank, struct ptx_pair)
+{
+    asm volatile("{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(bar),
+        "r"(rank)
+        : "memory");
+}
+
+/* The box goes to both blocks, each one's barrier hears of its own. */
+static __device__ inline void ptx_box_2d_both(
+    uint32_t to, const struct tensor_map *map, uint32_t bar, int x, int y, struct ptx_pair)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+        "l"(map), "r"(bar), "r"(x), "r"(y), "h"((short)3)
+        : "memory");
+}
+
+static __device__ inline void ptx_box_3d_both(uint32_t to, const struct tensor_map *map,
+    uint32_t bar, int x, int y, int z, struct ptx_pair)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+        "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"((short)3)
+        : "memory");
+}
+
 /* 9.7.9.27.1.5 (prefetch.tensormap). */
 static __device__ inline void ptx_map_prefetch(const struct tensor_map *map)
 {

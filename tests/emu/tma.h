@@ -95,6 +95,41 @@ static inline void ptx_box_3d(
     emu_box(to, map, bar, 3, at);
 }
 
+/* A cluster of two is one block here: the first half of the threads and of the memory is block 0. */
+struct ptx_pair {
+    int mine, stride;
+};
+
+static inline int ptx_rank(void)
+{
+    return emu_thread() / (int)(emu_block_size.x / 2);
+}
+
+static inline void ptx_cluster_sync(void) { emu_block(0); }
+
+static inline void ptx_barrier_arrive_at(uint32_t bar, int rank, struct ptx_pair pair)
+{
+    ptx_barrier_arrive(bar + (uint32_t)((rank - pair.mine) * pair.stride));
+}
+
+static inline void ptx_box_2d_both(uint32_t to, const struct tensor_map *map, uint32_t bar, int x,
+    int y, struct ptx_pair pair)
+{
+    for (int r = 0; r < 2; r++) {
+        const uint32_t there = (uint32_t)((r - pair.mine) * pair.stride);
+        ptx_box_2d(to + there, map, bar + there, x, y);
+    }
+}
+
+static inline void ptx_box_3d_both(uint32_t to, const struct tensor_map *map, uint32_t bar, int x,
+    int y, int z, struct ptx_pair pair)
+{
+    for (int r = 0; r < 2; r++) {
+        const uint32_t there = (uint32_t)((r - pair.mine) * pair.stride);
+        ptx_box_3d(to + there, map, bar + there, x, y, z);
+    }
+}
+
 static inline void ptx_map_prefetch(const struct tensor_map *) {}
 static inline void ptx_meet(int number, int threads) { emu_barrier(number, threads, 0); }
 template <int N> static inline void ptx_registers_less(void) {}

@@ -57,7 +57,7 @@ static void dense(struct suite *s, enum glm_dtype a)
 
 static const int32_t loads[][9] = {/* rows of each group, -1 behind the last */
     {0, -1}, {1, -1}, {0, 0, 0, -1}, {5, 0, 7, 1, -1}, {0, 0, 64, 0, -1},
-    {63, 64, 65, 3, 0, 17, -1}, {1, 130, 0, 0, 2, 0, 0, 16, -1}};
+    {63, 64, 65, 3, 0, 17, -1}, {1, 130, 0, 0, 2, 0, 0, 16, -1}, {257, 0, 100, 130, -1}};
 
 static void group(struct suite *s, int load, enum group_kind kind, int64_t N, int64_t K,
     bool add, enum glm_dtype a, enum glm_dtype b, enum glm_dtype c_type)
@@ -94,11 +94,12 @@ static void grouped(struct suite *s, enum glm_dtype a)
         int64_t N, K;
         bool big;
     } sizes[] = {{1, 1, false}, {16, 24, false}, {65, 33, false}, {128, 64, false},
-        {96, 200, true}, {256, 512, true}};
+        {264, 72, false}, {96, 200, true}, {256, 512, true}, {640, 776, true}};
 
     for (size_t load = 0; load < sizeof loads / sizeof *loads; load++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            if (s->small && (sizes[i].big || (load == 6 && i == 3)))
+            if (s->small
+                && (sizes[i].big || (load == 6 && i == 3) || (i == 4) != (load == 7)))
                 continue;
             for (int kind = 0; kind < 3; kind++)
                 for (int add = 0; add < 2; add++) {
