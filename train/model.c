@@ -233,6 +233,17 @@ static void read_kl(struct model *m)
     }
 }
 
+static void read_heads(struct model *m)
+{
+    const struct run *r = &m->run;
+    struct model_losses *l = &m->losses;
+    if (r->o->stage == MODEL_TRAIN_INDEXER)
+        return;
+    l->lm_sum = head_sum(r, m->head.loss);
+    if (r->o->mtp)
+        l->mtp_sum = head_sum(r, m->mtp.head.loss);
+}
+
 static void read_losses(struct model *m)
 {
     const struct run *r = &m->run;
@@ -242,13 +253,12 @@ static void read_losses(struct model *m)
     l->lm_sum = l->mtp_sum = 0;
     l->lm_count = l->mtp_count = 0;
     if (r->o->stage != MODEL_TRAIN_INDEXER) {
-        l->lm_sum = head_sum(r, m->head.loss);
         l->lm_count = count_targets(m->batch.targets, r->T);
-        if (r->o->mtp) {
-            l->mtp_sum = head_sum(r, m->mtp.head.loss);
+        if (r->o->mtp)
             l->mtp_count = count_targets(m->staged.mtp_targets, r->T);
-        }
     }
+    if (!r->late)
+        read_heads(m);
     if (r->o->inference)
         read_kl(m);
 }
@@ -264,6 +274,7 @@ int model_forward(struct model *m, const struct model_batch *batch,
     r->T = batch->tokens;
     r->S = batch->sequences;
     r->cu_seqlens = m->placed.cu_seqlens;
+    r->late = batch->late && !m->options.inference;
     r->err = err;
     if (place_batch(m, err) != 0 || forward(m, replay) != 0
         || m->k->stream_wait(m->stream, err) != 0 || read_offsets(m, err) != 0)
@@ -284,6 +295,8 @@ int model_backward(
     m->recorded = false;
     if (backward(m, scale) != 0 || m->k->stream_wait(m->stream, err) != 0)
         return glm_within(err, "backward");
+    if (m->run.late)
+        read_heads(m);
     read_kl(m);
     return (int)err->code;
 }

@@ -64,6 +64,9 @@ struct model_batch { /* the host's memory; lives until backward is done */
     const int32_t *ids, *positions; /* [tokens] */
     const int32_t *targets;         /* [tokens], -100: none */
     const int32_t *cu_seqlens;      /* [sequences + 1] */
+    /* backward follows, and makes the heads' losses too, which takes a product less: they are there
+     * when it has been */
+    bool late;
 };
 
 /* Recorded choices to use instead of the model's own; per layer, MTP layer last; the host's memory. */

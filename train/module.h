@@ -27,6 +27,7 @@ struct run {
     const void *cos, *sin;
     double indexer_scale; /* what KL's gradient is multiplied by */
     bool dry;             /* nothing may be read */
+    bool late;            /* the heads' losses come with backward */
     void *
         host_rows; /* [T] acc: what the host looks at, where the backend's memory is not its own */
 };

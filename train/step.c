@@ -96,9 +96,7 @@ static int name_culprit(
         if (check_weight(t, i, what, value, err) != GLM_OK)
             return (int)err->code;
     struct glm_error cause = {0};
-    const struct model_scale one = {1, 1, 1};
-    if (model_backward(t->model, &one, &cause) == 0)
-        optimizer_update(t->optimizer, &nothing, t->k, t->stream, &unused, &cause);
+    optimizer_update(t->optimizer, &nothing, t->k, t->stream, &unused, &cause);
     return glm_fail(err, GLM_EMISMATCH,
         "step %lld: the %s is %g; all weights are numbers; %s; nothing was saved", step,
         what, value, cause.code != GLM_OK ? cause.text : "and so are all gradients");
@@ -135,11 +133,11 @@ static int micro_batches(struct trainer *t, struct sums *s,
         }
         if (b->part[i].tokens == 0)
             continue;
-        if (model_forward(t->model, &b->part[i], NULL, err) != 0
-            || check_losses(t, err) != GLM_OK)
+        b->part[i].late = true;
+        if (model_forward(t->model, &b->part[i], NULL, err) != 0)
             return (int)err->code;
         add_loads(t);
-        if (model_backward(t->model, &scale, err) != 0)
+        if (model_backward(t->model, &scale, err) != 0 || check_losses(t, err) != GLM_OK)
             return (int)err->code;
         add(s, model_losses(t->model));
     }

@@ -137,6 +137,23 @@ Test(model, gives_the_same_bits_when_it_keeps_less)
     tinybatch_free(&b);
 }
 
+/* The losses are made with the gradients, in one. */
+Test(model, gives_the_same_bits_when_losses_come_with_backward)
+{
+    struct made a = make("tiny-a-f32", ALL, 2), b = make("tiny-a-f32", ALL, 2);
+    struct tinybatch batch = tinybatch_new(PACK, 320, 3);
+    step(&a, &batch.batch);
+    batch.batch.late = true;
+    step(&b, &batch.batch);
+    cr_expect_eq(gradients_differ(&a, &b), 0);
+    const struct model_losses *x = model_losses(a.m), *y = model_losses(b.m);
+    cr_expect(x->lm_sum > 0 && x->lm_sum == y->lm_sum && x->lm_count == y->lm_count);
+    cr_expect(x->mtp_sum > 0 && x->mtp_sum == y->mtp_sum && x->mtp_count == y->mtp_count);
+    tinybatch_free(&batch);
+    drop(&a);
+    drop(&b);
+}
+
 Test(model, gives_the_same_bits_with_every_number_of_threads)
 {
     const int threads[] = {1, 2, 4};
