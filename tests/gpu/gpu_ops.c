@@ -1,13 +1,15 @@
 /* gpu_ops: the operations of a GPU backend against the CPU's, over shapes that meet every branch.
  *
- *     gpu_ops [--backend cuda|emulated|cpu] [--op NAME] [--small] [--repeats N] [--noise] [--json FILE]
+ *     gpu_ops [--backend cuda|emulated|cpu] [--op NAME] [--case WORDS] [--small] [--repeats N]
+ *             [--noise] [--json FILE]
  *     gpu_ops --list
  *
- * A line "ok OP CASE", "FAIL OP CASE: what" or "SKIP OP CASE: reason" per case, then the counts.
- * Each case runs N times (cuda: 20, emulated: 2) and must give the same bits each time; with --noise
- * beside a kernel on another stream that keeps a part of the GPU and its memory busy, and that is
- * shown to have run meanwhile. --small leaves out what a sanitizer or the emulator is too slow for,
- * and places arrays without room around them, where a sanitizer sees a step too far. --backend cpu compares the CPU with itself: it shows that the cases are sound. */
+ * --case: those whose names have these words. A line "ok OP CASE", "FAIL OP CASE: what" or "SKIP OP
+ * CASE: reason" per case, then the counts. Each case runs N times (cuda: 20, emulated: 2) and must
+ * give the same bits each time; with --noise beside a kernel on another stream that keeps a part of
+ * the GPU and its memory busy, and that is shown to have run meanwhile. --small leaves out what a
+ * sanitizer or the emulator is too slow for, and places arrays without room around them, where a
+ * sanitizer sees a step too far. --backend cpu compares the CPU with itself: are the cases sound? */
 #include <dlfcn.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -18,9 +20,9 @@
 
 #include "tests/gpu/opcase.h"
 
-static const char usage[] =
-    "usage: gpu_ops [--backend cuda|emulated|cpu] [--op NAME] [--small] [--repeats N] "
-    "[--noise] [--json FILE] [--list]\n";
+static const char usage[] = "usage: gpu_ops [--backend cuda|emulated|cpu] [--op NAME] "
+                            "[--case WORDS] [--small] [--repeats N] "
+                            "[--noise] [--json FILE] [--list]\n";
 
 struct options {
     const char *backend, *json;
@@ -72,10 +74,10 @@ static int find_noise(struct suite *s, struct glm_error *err)
 static int parse(int argc, char **argv, struct suite *s, struct options *o)
 {
     static const struct option options[] = {{"backend", required_argument, NULL, 'b'},
-        {"op", required_argument, NULL, 'o'}, {"small", no_argument, NULL, 's'},
-        {"repeats", required_argument, NULL, 'r'}, {"noise", no_argument, NULL, 'n'},
-        {"json", required_argument, NULL, 'j'}, {"list", no_argument, NULL, 'l'},
-        {NULL, 0, NULL, 0}};
+        {"op", required_argument, NULL, 'o'}, {"case", required_argument, NULL, 'c'},
+        {"small", no_argument, NULL, 's'}, {"repeats", required_argument, NULL, 'r'},
+        {"noise", no_argument, NULL, 'n'}, {"json", required_argument, NULL, 'j'},
+        {"list", no_argument, NULL, 'l'}, {NULL, 0, NULL, 0}};
 
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -84,6 +86,9 @@ static int parse(int argc, char **argv, struct suite *s, struct options *o)
             break;
         case 'o':
             s->only = optarg;
+            break;
+        case 'c':
+            s->words = optarg;
             break;
         case 's':
             s->small = true;

@@ -64,6 +64,10 @@ struct opcase *case_new(
             glm_dtype_name(*(const enum glm_dtype *)(c->p + c->f.type_at[0])));
     vsnprintf(c->name + n, sizeof c->name - n, name, args);
     va_end(args);
+    if (s->words != NULL && strstr(c->name, s->words) == NULL) {
+        free(c);
+        return NULL;
+    }
     if (s->list) {
         printf("%s %s\n", op_name(op), c->name);
         free(c);

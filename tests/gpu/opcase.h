@@ -88,7 +88,7 @@ struct opcase {
 struct suite {
     const struct kernels *cpu, *other;
     glm_stream cpu_stream, stream;
-    const char *only; /* a name, or NULL: all */
+    const char *only, *words; /* a name, a part of a case's; NULL: all */
     bool small, list, noise;
     int repeats;
     FILE *json;
