@@ -121,9 +121,9 @@ $(BUILD)/lib/libglm-cuda-test.so: $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tes
 	    -lrt -ldl -lm -o $@
 
 # The same kernels on the CPU, for tests (tests/emu/README.md): fibers instead of a GPU.
-EMU       := build/emulated
-EMU_LIB   := $(EMU)/libglm-cuda.so
 EMU_ASAN  ?=
+EMU       := build/emulated$(if $(EMU_ASAN),-asan)
+EMU_LIB   := $(EMU)/libglm-cuda.so
 EMU_FLAGS := -O1 -g -fPIC -ffp-contract=off -DCUDA_EMULATED -Itests/emu -I$(EMU)/src -I. \
              $(if $(EMU_ASAN),-fsanitize=address -fno-omit-frame-pointer)
 EMU_OBJ   := $(CUDA_SRC:kernels/cuda/%.cu=$(EMU)/%.cu.o) $(CUDA_C:kernels/cuda/%.c=$(EMU)/%.o) \
