@@ -8,7 +8,11 @@
  * journal line counts only with its check, so a torn last line is dropped. Order of the commit:
  * everything is fsynced by the caller; journal, lease and extras go; the folder is fsynced, so the
  * name can never show a folder whose entries are not durable; then the rename, and an fsync of the
- * parent, so that success is not reported before it would survive a power loss. */
+ * parent, so that success is not reported before it would survive a power loss.
+ *
+ * Between the journal's removal and the rename nothing in the folder says that it is whole. Who asks
+ * for it (seal) has the file NAME.sealed, with the plan, beside the folder for that time: a run that
+ * finds it renames, instead of doing days of work again. */
 #include "ckpt/work_inside.h"
 
 #include <dirent.h>
@@ -198,6 +202,7 @@ static int begin_fresh(struct work *w, struct glm_error *err)
 {
     char line[DIGEST_HEX + 8];
 
+    work_remove_seal(w); /* of what is cleared now */
     if (clear_folder(w->partial, "lease", err) != GLM_OK
         || open_journal(w, 0, err) != GLM_OK)
         return (int)err->code;
@@ -283,6 +288,7 @@ int work_open(
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", o->target);
     w->journal = w->folder = -1;
     w->replace = o->replace;
+    w->seal = o->seal;
     digest_hex(o->plan, w->plan_hex);
     if (name_paths(w, o->target, err) != GLM_OK || check_target(w, err) != GLM_OK)
         goto out;
@@ -346,6 +352,35 @@ void work_close(struct work *w)
     free(w);
 }
 
+/* ---- a commit that can be completed ----------------------------------------------------------- */
+
+int work_finish(const struct work_options *o, const char *const *extras, bool *finished,
+    struct glm_error *err)
+{
+    struct work *w = calloc(1, sizeof *w);
+
+    *finished = false;
+    if (w == NULL)
+        return glm_fail(err, GLM_ENOMEM, "%s: no memory", o->target);
+    w->journal = w->folder = -1;
+    w->replace = o->replace;
+    w->seal = true;
+    digest_hex(o->plan, w->plan_hex);
+    if (name_paths(w, o->target, err) == GLM_OK && !o->restart && work_is_sealed(w)
+        && check_target(w, err) == GLM_OK && work_lock_folder(w, err) == GLM_OK
+        && work_take_lease(w, o->take_lease, err) == GLM_OK) {
+        work_sweep_leases(w);
+        if (work_commit(w, extras, err) == GLM_OK) {
+            *finished = true;
+            w = NULL;
+        }
+    }
+    work_close(w);
+    return (int)err->code;
+}
+
+/* ---- the commit ------------------------------------------------------------------------------- */
+
 static int remove_ours(struct work *w, const char *name, struct glm_error *err)
 {
     char *path = work_joined(w->partial, name);
@@ -360,6 +395,8 @@ static int remove_ours(struct work *w, const char *name, struct glm_error *err)
 
 int work_commit(struct work *w, const char *const *extras, struct glm_error *err)
 {
+    if (w->seal && work_write_seal(w, err) != GLM_OK)
+        return (int)err->code;
     /* The journal first, and durably: what it says is done rests on the extras. */
     if (remove_ours(w, "journal", err) != GLM_OK
         || dio_sync_folder(w->partial, err) != GLM_OK)
@@ -388,6 +425,8 @@ int work_commit(struct work *w, const char *const *extras, struct glm_error *err
     }
     if (dio_sync_folder(w->parent, err) != GLM_OK)
         return (int)err->code;
+    if (w->seal)
+        work_remove_seal(w);
     if (exchanged && remove_tree(w->partial, err) != GLM_OK)
         return glm_within(
             err, "the new one is in place, the old one could not be removed");

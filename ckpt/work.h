@@ -20,6 +20,7 @@ struct work_options {
     bool restart;        /* discard a partial of another plan */
     bool take_lease;     /* take over a lease held on another host */
     uint64_t need_bytes; /* refused (GLM_EIO) before writing if less is free */
+    bool seal; /* a commit leaves a mark that work_finish knows, until it is over */
 };
 
 /* Creates or continues NAME.partial. *resumed says which. A partial with another plan is GLM_EUSAGE
@@ -35,6 +36,10 @@ int work_journal(struct work *w, const char *text, struct glm_error *err);
 /* Removes journal and lease and extras (names ended by NULL), fsyncs the folder, renames it to NAME
  * (exchanging and deleting the old one with replace), fsyncs the parent. Frees w on success. */
 int work_commit(struct work *w, const char *const *extras, struct glm_error *err);
+/* A commit (with seal) that was cut off after its work was whole, and before its rename: completes it.
+ * *finished: NAME is there now. false: nothing of this plan was waiting, work_open has its turn. */
+int work_finish(const struct work_options *o, const char *const *extras, bool *finished,
+    struct glm_error *err);
 /* Leaves everything for the next run; drops the lease. */
 void work_close(struct work *w);
 

@@ -318,9 +318,25 @@ void writer_report_to(struct writer *w, unsigned char *fingerprint, unsigned cha
     w->id = id;
 }
 
+static const char *const extras[] = {"tiles.part", "chunks.part", NULL};
+
+int writer_finish(const struct work_options *o, unsigned char *fingerprint,
+    unsigned char *id, bool *finished, struct glm_error *err)
+{
+    struct index *ix = NULL;
+
+    if (work_finish(o, extras, finished, err) != GLM_OK || !*finished)
+        return (int)err->code;
+    if (index_open(&ix, o->target, err) == GLM_OK) {
+        memcpy(fingerprint, ix->manifest->fingerprint, DIGEST_SIZE);
+        memcpy(id, ix->manifest->id, DIGEST_SIZE);
+    }
+    index_close(ix);
+    return (int)err->code;
+}
+
 int writer_commit(struct writer *w, struct glm_error *err)
 {
-    static const char *const extras[] = {"tiles.part", "chunks.part", NULL};
     char path[4096];
 
     if (refuse_gaps(w, err) != GLM_OK

@@ -12,6 +12,10 @@ struct writer_scratch;
 int writer_open(struct writer **out, struct manifest *m, const struct work_options *o,
     bool *resumed, struct glm_error *err);
 const struct manifest *writer_manifest(const struct writer *w);
+/* Before writer_open, with the same options (seal set in both): completes a commit that was cut off.
+ * *finished: the checkpoint is there, its fingerprint and id in the two buffers. */
+int writer_finish(const struct work_options *o, unsigned char *fingerprint,
+    unsigned char *id, bool *finished, struct glm_error *err);
 
 struct writer_scratch *writer_scratch_new(void);
 void writer_scratch_free(struct writer_scratch *s);

@@ -165,9 +165,22 @@ int build_run(struct build *b, const struct flow_source *source,
         .replace = o->replace,
         .restart = o->restart,
         .take_lease = o->take_lease,
-        .need_bytes = build_bytes(b)};
+        .need_bytes = build_bytes(b),
+        .seal = o->seal};
+    bool finished = false;
 
     digest_end(b->plan, plan);
+    if (o->seal
+        && writer_finish(&work, report->fingerprint, report->id, &finished, err)
+            != GLM_OK)
+        return (int)err->code;
+    if (finished) {
+        report->resumed = true;
+        report->skipped_bytes = report->written_bytes;
+        report->read_bytes = report->written_bytes = 0;
+        glm_events_note(events, "the earlier run had finished all but the last rename");
+        return GLM_OK;
+    }
     /* Two for a file, and libhdf5's own for a packed one. */
     if (dio_need_descriptors(
             2 * report->files + (b->encoding == ENC_ZSTD ? 3 : 2) * b->m->shard_count,

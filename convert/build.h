@@ -37,6 +37,7 @@ uint64_t build_bytes(const struct build *b); /* that the output will need, nearl
 struct build_run {
     const char *out, *verb;
     bool replace, restart, take_lease;
+    bool seal; /* a commit that is cut off is completed, without the sums of the errors */
     int threads;
     enum codec_rule rule;
 };

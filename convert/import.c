@@ -128,6 +128,7 @@ int convert_import(const struct import_options *o, struct convert_report *report
         .replace = o->replace,
         .restart = o->restart,
         .take_lease = o->take_lease,
+        .seal = true,
         .threads = o->threads,
         .rule = form.rule};
     build_run(&b, &in.source, &run, report, NULL, events, err);

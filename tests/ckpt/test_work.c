@@ -403,3 +403,79 @@ Test(work, slashes_at_the_end_of_a_name_mean_nothing)
     commit(w, NULL);
     cr_assert_eq(access(target, F_OK), 0);
 }
+
+/* ---- a commit that was cut off ---------------------------------------------------------------- */
+
+static int finish(struct work_options o, bool *finished)
+{
+    static const char *const extras[] = {"tiles.part", NULL};
+    struct glm_error err = {0};
+    o.target = target;
+    o.seal = true;
+    return work_finish(&o, extras, finished, &err);
+}
+
+/* The state that a kill between the journal's removal and the rename leaves. */
+static void cut_off(void)
+{
+    bool resumed, finished;
+    struct work *w = opened(&resumed, (struct work_options){.seal = true});
+    tmpdir_write(partial("index.h5"), "whole", 5);
+    tmpdir_write(partial("tiles.part"), "x", 1);
+    work_close(w);
+    cr_assert_eq(finish((struct work_options){.plan = plan_a}, &finished), GLM_OK);
+    cr_assert_not(finished, "nothing was sealed");
+    char hex[65] = "";
+    for (int i = 0; i < 32; i++)
+        snprintf(hex + 2 * i, 3, "%02x", plan_a[i]);
+    tmpdir_write(tmpdir_path(folder, "out.sealed"), hex, 64);
+    unlink(partial("journal"));
+}
+
+Test(work, completes_a_commit_that_was_cut_off)
+{
+    bool finished;
+    cut_off();
+    cr_assert_eq(finish((struct work_options){.plan = plan_a}, &finished), GLM_OK);
+    cr_assert(finished);
+    size_t n;
+    char *text = tmpdir_read(tmpdir_path(folder, "out/index.h5"), &n);
+    cr_assert_str_eq(text, "whole");
+    free(text);
+    cr_assert_neq(access(tmpdir_path(folder, "out/tiles.part"), F_OK), 0);
+    cr_assert_neq(access(tmpdir_path(folder, "out.sealed"), F_OK), 0);
+    cr_assert_neq(access(tmpdir_path(folder, "out.partial"), F_OK), 0);
+}
+
+Test(work, completes_no_commit_of_another_plan)
+{
+    bool finished, resumed;
+    cut_off();
+    cr_assert_eq(finish((struct work_options){.plan = plan_b}, &finished), GLM_OK);
+    cr_assert_not(finished);
+    cr_assert_neq(access(tmpdir_path(folder, "out"), F_OK), 0);
+    work_close(opened(&resumed, (struct work_options){.plan = plan_b}));
+    cr_assert_not(resumed);
+    cr_assert_neq(access(tmpdir_path(folder, "out.sealed"), F_OK), 0,
+        "the mark of what is cleared stays");
+}
+
+Test(work, completes_nothing_that_is_to_be_discarded)
+{
+    bool finished;
+    cut_off();
+    cr_assert_eq(
+        finish((struct work_options){.plan = plan_a, .restart = true}, &finished),
+        GLM_OK);
+    cr_assert_not(finished);
+}
+
+Test(work, a_commit_leaves_no_mark)
+{
+    bool resumed;
+    struct glm_error err = {0};
+    struct work *w = opened(&resumed, (struct work_options){.seal = true});
+    cr_assert_eq(work_commit(w, NULL, &err), GLM_OK, "%s", err.text);
+    cr_assert_eq(access(target, F_OK), 0);
+    cr_assert_neq(access(tmpdir_path(folder, "out.sealed"), F_OK), 0);
+}

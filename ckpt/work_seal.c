@@ -1,0 +1,58 @@
+/* NAME.sealed: the mark beside NAME.partial that says, while a commit is under way, that its work is
+ * whole and of which plan it is. It lies beside the folder because the last step of the commit, the
+ * rename, must find the folder as it will stay. */
+#include "ckpt/work_inside.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ckpt/dio.h"
+
+static char *seal_path(const struct work *w)
+{
+    char *path = NULL;
+    return asprintf(&path, "%s.sealed", w->target) < 0 ? NULL : path;
+}
+
+int work_write_seal(const struct work *w, struct glm_error *err)
+{
+    char *path = seal_path(w);
+    const int fd = path == NULL
+        ? -1
+        : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+
+    if (fd < 0 || !work_write_all(fd, w->plan_hex, DIGEST_HEX - 1) || fsync(fd) != 0)
+        glm_fail_errno(err, "%s.sealed: write", w->target);
+    else
+        dio_sync_folder(w->parent, err);
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    return (int)err->code;
+}
+
+void work_remove_seal(const struct work *w)
+{
+    char *path = seal_path(w);
+    if (path != NULL)
+        unlink(path);
+    free(path);
+}
+
+bool work_is_sealed(const struct work *w)
+{
+    struct glm_error unread = {0};
+    char *path = seal_path(w);
+    void *text = NULL;
+    size_t size;
+    const bool sealed = path != NULL && access(w->partial, F_OK) == 0
+        && access(path, F_OK) == 0
+        && dio_slurp(path, DIGEST_HEX, &text, &size, &unread) == GLM_OK
+        && size == DIGEST_HEX - 1 && memcmp(text, w->plan_hex, size) == 0;
+    free(text);
+    free(path);
+    return sealed;
+}

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Import from a hub on loopback beside what bounds it and beside the hub's own client.
+
+    python tests/bench/bench_hub.py [--rounds 7] [--config t3-4g] [--threads 4] [--connections 4]
+
+The hub is tests/hub/server.py, which sends files out of the page cache by sendfile. In each round, one
+after the other: curl of all files to /dev/null, in one process; dd of the same bytes from the page
+cache to the disk (oflag=direct conv=fsync); glm-import; huggingface_hub's snapshot_download, which
+writes the files and compares no digest. The limit of a round is the smallest of curl, dd and cores x
+openssl SHA-256. Wants about three times the model's size of free disk."""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import common
+import results
+
+PEER = """
+import sys
+from huggingface_hub import snapshot_download
+snapshot_download("test/model", local_dir=sys.argv[1], max_workers=int(sys.argv[2]))
+"""
+
+
+class Server:
+    def __init__(self, folder):
+        self.process = subprocess.Popen(
+            [sys.executable, common.ROOT / "tests/hub/server.py", folder],
+            stdout=subprocess.PIPE, text=True)
+        self.url = json.loads(self.process.stdout.readline())["hub"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+def has_peer():
+    return subprocess.run([sys.executable, "-c", "import huggingface_hub"],
+                          capture_output=True, check=False).returncode == 0
+
+
+def curl(url, files):
+    words = ["curl", "-sSfL"]
+    for f in files:
+        words += ["-o", "/dev/null", f"{url}/test/model/resolve/main/{f.name}"]
+    return common.Run(words).seconds
+
+
+def dd(files, top):
+    """The device as ours sees it: the bytes come from memory and go to the disk."""
+    seconds = cpu = 0.0
+    for i, f in enumerate(files):
+        r = common.Run(["dd", f"if={f}", f"of={top}/limit-{i}", "bs=8M", "oflag=direct",
+                        "conv=fsync"])
+        seconds += r.seconds
+        cpu += r.cpu
+    for i in range(len(files)):
+        (top / f"limit-{i}").unlink()
+    return seconds
+
+
+def warm(files):
+    """Everything to be sent lies in the page cache, or the disk would be measured twice."""
+    for f in files:
+        with open(f, "rb", buffering=0) as data:
+            while data.read(1 << 24):
+                pass
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--rounds", type=int, default=7)
+    p.add_argument("--config", default="t3-4g")
+    p.add_argument("--threads", default="4")
+    p.add_argument("--connections", default="4")
+    a = p.parse_args()
+    folder = common.scratch({"t3-1g": 5, "t3-4g": 14, "t3-8g": 28}.get(a.config, 14))
+    if folder is None:
+        raise SystemExit("bench_hub: not enough free disk")
+    peer = has_peer()
+    with folder as name:
+        top = common.pathlib.Path(name)
+        files = common.toy(a.config, top / "src")
+        size, cores = common.size_of(files), len(os.sched_getaffinity(0))
+        ours, limit, theirs, cpu, peak, parts = [], [], [], [], [], []
+        with Server(top / "src") as hub:
+            os.environ.update(HF_ENDPOINT=hub.url, HF_HOME=str(top / "home"),
+                              HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_TELEMETRY="1",
+                              HF_HUB_DISABLE_PROGRESS_BARS="1")
+            for n in range(a.rounds):
+                warm(files)
+                os.sync()
+                bounds = {"curl": curl(hub.url, files), "dd": dd(files, top),
+                          "SHA-256": size / (cores * common.sha256_rate())}
+                limit.append(max(bounds.values()))
+                parts.append(max(bounds, key=bounds.get))
+                os.sync()
+                r = common.Run([common.BIN / "glm-import", "--quiet", "--threads", a.threads,
+                                "--connections", a.connections, "hf://test/model", top / "out"])
+                ours.append(r.seconds)
+                cpu.append(r.cpu / size * 1e9)
+                peak.append(r.peak_mb)
+                shutil.rmtree(top / "out")
+                if peer:
+                    os.sync()
+                    r = common.Run([sys.executable, "-c", PEER, top / "peer", a.connections])
+                    theirs.append(size / r.seconds / 1e9)
+                    shutil.rmtree(top / "peer")
+                print(f"  {n + 1}/{a.rounds}: {size / ours[-1] / 1e9:.2f} GB/s, limit "
+                      f"{size / limit[-1] / 1e9:.2f} ({', '.join(f'{k} {size / v / 1e9:.2f}' for k, v in bounds.items())})"
+                      + (f", peer {theirs[-1]:.2f}" if theirs else ""), flush=True)
+    bound = max(set(parts), key=parts.count)
+    f = common.speed_figure("import from a hub", size, ours, limit, 0.90,
+                            f"limit: the least of curl to /dev/null, dd to the disk and cores x "
+                            f"openssl SHA-256, here mostly {bound}; peer: snapshot_download, which "
+                            "compares no digest")
+    f["peer"] = round(results.statistics.median(theirs), 4) if theirs else None
+    f["samples"]["peer"] = [round(x, 4) for x in theirs]
+    figures = [f, results.figure("import from a hub, CPU", "CPU s/GB", "lower", cpu),
+               common.at_most("import from a hub, peak", "MB", peak, 512)]
+    results.show(figures)
+    results.write("hub", f"tests/bench/bench_hub.py --rounds {a.rounds} --config {a.config} "
+                         f"--threads {a.threads} --connections {a.connections}", figures)
+
+
+main()
