@@ -106,9 +106,11 @@ static void grouped(struct suite *s, enum glm_dtype a)
                     const enum group_kind k = (enum group_kind)kind;
                     const int64_t N = sizes[i].N, K = sizes[i].K;
                     if (load < 5 && add != (int)(load + i + (size_t)kind) % 2)
-                        continue; /* every second of the small loads */
-                    group(s, (int)load, k, N, K, add, a, a, GLM_F32);
-                    if (a == GLM_BF16)
+                        continue; /* of small loads every second */
+                    const bool all = load >= 5 && i >= 3;
+                    if (all || a != GLM_BF16 || i % 2 == 0)
+                        group(s, (int)load, k, N, K, add, a, a, GLM_F32);
+                    if (a == GLM_BF16 && (all || i % 2 == 1))
                         group(s, (int)load, k, N, K, add, a, a, GLM_BF16);
                     if ((load + i) % 3 == 0) /* gradients in F32 meet weights in BF16 */
                         group(s, (int)load, k, N, K, add, a,
