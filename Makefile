@@ -124,14 +124,14 @@ $(BUILD)/lib/libglm-cuda-test.so: $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tes
 EMU_ASAN  ?=
 EMU       := build/emulated$(if $(EMU_ASAN),-asan)
 EMU_LIB   := $(EMU)/libglm-cuda.so
-EMU_FLAGS := -O1 -g -fPIC -ffp-contract=off -DCUDA_EMULATED -Itests/emu -I$(EMU)/src -I. \
+EMU_FLAGS := -O1 -g -fPIC -fno-strict-aliasing -ffp-contract=off -DCUDA_EMULATED -Itests/emu -I$(EMU)/src -I. \
              $(if $(EMU_ASAN),-fsanitize=address -fno-omit-frame-pointer)
 EMU_OBJ   := $(CUDA_SRC:kernels/cuda/%.cu=$(EMU)/%.cu.o) $(CUDA_C:kernels/cuda/%.c=$(EMU)/%.o) \
-             $(patsubst tests/emu/%.cpp,$(EMU)/emu/%.o,$(wildcard tests/emu/*.cpp)) \
+             $(patsubst tests/emu/%.cpp,$(EMU)/emu/%.o,$(filter-out %/check.cpp,$(wildcard tests/emu/*.cpp))) \
              $(patsubst tests/emu/%.c,$(EMU)/emu/%.o,$(wildcard tests/emu/*.c)) \
              $(patsubst kernels/base/%.c,$(EMU)/base/%.o,$(CUDA_BASE))
 
-emulated: $(EMU_LIB) ## the GPU backend on the CPU, for tests; EMU_ASAN=1 under AddressSanitizer
+emulated: $(EMU_LIB) $(EMU)/emu_check ## the GPU backend on the CPU, for tests; EMU_ASAN=1 under AddressSanitizer
 
 EMU_CUH   := $(patsubst %,$(EMU)/src/%,$(wildcard kernels/cuda/*.cuh))
 $(EMU)/src/%: % tests/emu/shared.sed
@@ -141,6 +141,9 @@ $(EMU)/src/%: % tests/emu/shared.sed
 $(EMU)/%.cu.o: $(EMU)/src/kernels/cuda/%.cu | $(EMU_CUH)
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 -w -Wno-psabi $(EMU_FLAGS) -MMD -MP -c -x c++ $< -o $@
+$(EMU)/emu/check.o: tests/emu/check.cpp | $(EMU_CUH)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -w $(EMU_FLAGS) -MMD -MP -c $< -o $@
 $(EMU)/emu/%.o: tests/emu/%.cpp
 	@mkdir -p $(@D)
 	$(CXX) -std=c++17 -Wall -Wextra -Werror $(EMU_FLAGS) -O2 -MMD -MP -c $< -o $@
@@ -153,6 +156,9 @@ $(EMU)/base/%.o: kernels/base/%.c
 $(EMU)/%.o: kernels/cuda/%.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE $(WARN) $(EMU_FLAGS) -MMD -MP -c $< -o $@
+
+$(EMU)/emu_check: $(EMU)/emu/check.o $(EMU_OBJ)
+	$(CXX) $(if $(EMU_ASAN),-fsanitize=address) $^ -lpthread -lm -o $@
 
 $(EMU_LIB): $(EMU_OBJ)
 	$(CXX) -shared -Wl,--no-undefined $(if $(EMU_ASAN),-fsanitize=address) $^ -lpthread -lm -o $@

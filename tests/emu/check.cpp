@@ -1,0 +1,185 @@
+/* emu_check: the emulator finds what it says it finds (README.md), and its instructions compute what
+ * the PTX ISA says. A line "ok" or "FAIL" a check. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+static int failed;
+
+static void check(const char *what, bool good)
+{
+    printf("%s emulator: %s\n", good ? "ok" : "FAIL", what);
+    failed += !good;
+}
+
+/* A launch without a stream; its messages are of no interest here. */
+template <class F> static cudaError_t launch(int grid, int block, size_t shared, F go)
+{
+    const int err = dup(2);
+    freopen("/dev/null", "w", stderr);
+    const cudaError_t e = emu_run(
+        "check", dim3(grid), dim3(block), shared, [](void *ctx) { (*(F *)ctx)(); }, &go);
+    fflush(stderr);
+    dup2(err, 2);
+    close(err);
+    cudaGetLastError();
+    return e;
+}
+
+static void halts(void)
+{
+    check("a barrier that half of the threads miss halts", launch(1, 64, 0, [] {
+        if (threadIdx.x < 32)
+            emu_barrier(1, 64, 0);
+        else
+            __syncthreads();
+    }) == cudaErrorLaunchFailure);
+    check("a shuffle that half of the lanes miss halts", launch(1, 32, 0, [] {
+        if (threadIdx.x < 16)
+            __shfl_xor_sync(0xFFFFFFFFu, 1, 1);
+        else
+            __syncthreads();
+    }) == cudaErrorLaunchFailure);
+    check("a loop that waits for nobody halts", launch(1, 32, 0, [] {
+        EMU_STATIC(flag, volatile int);
+        if (threadIdx.x == 0)
+            flag = 0;
+        while (flag == 0)
+            emu_spin();
+    }) == cudaErrorLaunchFailure);
+    check("threads that have returned are not waited for", launch(1, 64, 0, [] {
+        if (threadIdx.x >= 40)
+            return;
+        __syncthreads();
+        __syncwarp();
+    }) == cudaSuccess);
+    check("too many threads are refused",
+        launch(1, 1025, 0, [] {}) == cudaErrorInvalidConfiguration);
+}
+
+static void memory(void)
+{
+    float *p = NULL;
+    bool nan = true, shared_nan = true;
+
+    cudaMalloc((void **)&p, 40);
+    for (int i = 0; i < 10; i++)
+        nan = nan && p[i] != p[i];
+    check("new device memory is NaN", nan);
+    launch(2, 32, 256, [&] {
+        EMU_STATIC(a, float[32]);
+        EMU_DYNAMIC(b, float);
+        shared_nan = shared_nan && a[threadIdx.x] != a[threadIdx.x]
+            && b[threadIdx.x] != b[threadIdx.x];
+        __syncthreads();
+        a[threadIdx.x] = b[threadIdx.x] = 1;
+    });
+    check("shared memory is NaN at the beginning of every block", shared_nan);
+    const pid_t child = fork();
+    if (child == 0) {
+        freopen("/dev/null", "w", stderr);
+        ((volatile char *)p)[40] = 0;
+        cudaFree(p);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    check("a write behind device memory is found", child > 0 && WIFSIGNALED(status));
+    cudaFree(p);
+}
+
+static void copies(void)
+{
+    alignas(16) float from[4] = {1, 2, 3, 4};
+    float before = 0, after = 0, zero = 1;
+
+    launch(1, 1, 0, [&] {
+        EMU_STATIC(to, float[4]);
+        ptx_copy(ptx_shared(to), from, 8);
+        ptx_copy_commit();
+        before = to[1];
+        ptx_copy_wait<0>();
+        after = to[1];
+        zero = to[2];
+    });
+    check("cp.async has not copied before it is waited for",
+        before != before && after == 2);
+    check("cp.async fills up with zeros", zero == 0);
+}
+
+/* Whole numbers: sums are exact in any order. */
+static float a_of(int i, int k)
+{
+    return (float)((i * 7 + k * 3) % 11 - 5);
+}
+static float b_of(int k, int j)
+{
+    return (float)((k * 5 + j * 2) % 7 - 3);
+}
+
+static void products(void)
+{
+    bool good = true;
+
+    launch(1, 32, 0, [&] {
+        EMU_STATIC(a, bf16[16][24]);
+        EMU_STATIC(b, bf16[16][8]);
+        const int lane = threadIdx.x;
+        for (int e = lane; e < 256; e += 32)
+            a[e / 16][e % 16] = put<bf16>(a_of(e / 16, e % 16));
+        for (int e = lane; e < 128; e += 32)
+            b[e / 8][e % 8] = put<bf16>(b_of(e / 8, e % 8));
+        __syncwarp();
+        uint32_t x[4], y[4];
+        float c[4] = {100, 0, 0, 0};
+        ptx_ldmatrix(x, ptx_shared(&a[lane % 16][lane / 16 * 8]));
+        ptx_ldmatrix_t(y, ptx_shared(b[lane % 16]));
+        ptx_mma(c, x, y);
+        for (int e = 0; e < 4; e++) {
+            const int i = lane / 4 + e / 2 * 8, j = lane % 4 * 2 + e % 2;
+            float sum = e == 0 ? 100 : 0;
+            for (int k = 0; k < 16; k++)
+                sum += a_of(i, k) * b_of(k, j);
+            good = good && c[e] == sum;
+        }
+    });
+    check("ldmatrix and mma.sync multiply", good);
+}
+
+static void meetings(void)
+{
+    bool good = true;
+    int count = 0;
+
+    launch(3, 96, 0, [&] {
+        EMU_STATIC(room, float[WARP]);
+        const int lane = threadIdx.x % 32;
+        good = good && block_sum((float)threadIdx.x, room) == 95 * 96 / 2;
+        good = good && block_max((float)threadIdx.x, room) == 95;
+        good = good && __ballot_sync(0xFFFFFFFFu, lane % 3 == 0) == 0x49249249u;
+        good = good && __match_any_sync(0xFFFFFFFFu, lane / 8) == 0xFFu << lane / 8 * 8;
+        good =
+            good && __shfl_up_sync(0xFFFFFFFFu, lane, 3) == (lane < 3 ? lane : lane - 3);
+        good = good
+            && __shfl_down_sync(0xFFFFFFFFu, lane, 3, 8)
+                == (lane % 8 > 4 ? lane : lane + 3);
+        if (lane < 8)
+            good = good && __shfl_xor_sync(0xFFu, lane, 5) == (lane ^ 5);
+        good = good && __syncthreads_count(threadIdx.x < 5) == 5;
+        atomicAdd(&count, 1);
+    });
+    check("shuffles, votes, barriers and atomics agree with their definitions",
+        good && count == 3 * 96);
+}
+
+int main()
+{
+    halts();
+    memory();
+    copies();
+    products();
+    meetings();
+    return failed > 0;
+}
