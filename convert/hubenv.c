@@ -59,7 +59,8 @@ int hubspec_parse(struct hubspec *s, const char *text, struct glm_error *err)
             && !(revision[i] == '.' && revision[i + 1] == '.');
     if (!good)
         return glm_fail(err, GLM_EUSAGE,
-            "%s: what follows the @ is no revision: a branch, a tag, refs/pr/N or a commit",
+            "%s: what follows the @ is no revision: a branch, a tag, refs/pr/N or a "
+            "commit",
             shown);
     snprintf(s->owner, sizeof s->owner, "%.*s", (int)o, owner);
     snprintf(s->name, sizeof s->name, "%.*s", (int)n, name);
