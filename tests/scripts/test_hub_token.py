@@ -109,6 +109,7 @@ def test_not_with_the_next_page_of_the_list(p):
                 {"on": "tree", "do": "tree_next", "to": where}]}) as hub:
             p.refused(room, import_with(p, room, hub, "--quiet", *QUICK), status=3)
             only_the_endpoint(hub)
+            same({x["server"] for x in hub.log}, {"hub"}, "who was asked for a list of files")
 
 
 def test_back_at_the_endpoint_it_goes_along_again(p):
