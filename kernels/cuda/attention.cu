@@ -4,6 +4,7 @@
  * and boundaries lie on the device and are not looked at here: that they are ascending, within their
  * sequence and not empty is the caller's promise. */
 #include "kernels/cuda/attention_fast.cuh"
+#include "kernels/cuda/attention_latent.cuh"
 
 template <class P> static int check(const P *p, const char *op, struct glm_error *err)
 {
@@ -41,6 +42,8 @@ CUDA_OP(attention_fwd)
         return stream->attention == CUDA_ATTENTION_WGMMA
             ? attention_wgmma_fwd(&r, stream, err)
             : attention_mma_fwd(&r, stream, err);
+    if (stream->attention == CUDA_ATTENTION_WGMMA && latent_serves(&r))
+        return attention_latent_fwd(&r, stream, err);
     return attention_plain_fwd(&r, stream, err);
 }
 
@@ -54,5 +57,7 @@ CUDA_OP(attention_bwd)
         return stream->attention == CUDA_ATTENTION_WGMMA
             ? attention_wgmma_bwd(&r, stream, err)
             : attention_mma_bwd(&r, stream, err);
+    if (stream->attention == CUDA_ATTENTION_WGMMA && latent_serves(&r))
+        return attention_latent_bwd(&r, stream, err);
     return attention_plain_bwd(&r, stream, err);
 }

@@ -12,12 +12,12 @@
  * The floor is 7/5 of the products at the tensor cores' rate; with tiles of 64 keys shared memory
  * serves Q K^T just as fast as they take it. */
 #include "kernels/cuda/attention_fast.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/attention_wgmma.cuh"
 
-enum { THREADS = 256, ROWS = 128, KEYS = 64, ROW_BYTES = 128 };
-enum { PANEL = KEYS * ROW_BYTES, KEY_TILE = KEYS * 2 * HEAD, P_TILE = TILE * ROW_BYTES };
+enum { THREADS = 256, ROWS = 128, KEYS = 64 };
+enum { PANEL = KEYS * 128, KEY_TILE = KEYS * 2 * HEAD, P_TILE = TILE * 128 };
 
-#if defined(CUDA_EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#ifdef ATTENTION_WGMMA
 
 /* As load_rows, into panels of 64 columns: what wgmma reads. A thread stays in one chunk of rows
  * THREADS/32 apart. */
@@ -41,14 +41,6 @@ static __device__ inline void load_panels(
         ptx_copy(to + (uint32_t)(i * ROW_BYTES), there ? from + i * stride : base,
             there ? 16 : 0);
     }
-}
-
-/* Copies that were asked for are there for everybody, and for wgmma. */
-static __device__ inline void arrived(void)
-{
-    ptx_copy_wait<0>();
-    ptx_shared_to_async();
-    __syncthreads();
 }
 
 /* s = rows of A times rows of B, both panels along K: A's of RA rows a panel, B's of RB. */
@@ -193,19 +185,6 @@ static __device__ inline void add_keys(
     for (int k = 0; k < TILE / 16; k++)
         ptx_wgmma_128<1, 1>(x, wgmma_mn(p + k * 16 * ROW_BYTES, PANEL),
             wgmma_mn(rows + k * 16 * ROW_BYTES, PANEL), 1);
-}
-
-/* A warp's 16 rows x 32 keys to row t's 128 bytes of keys. */
-static __device__ inline void store_tile(
-    unsigned char *to, int row, int col, const float (&x)[16])
-{
-    const int l = threadIdx.x % WARP;
-
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        *(uint32_t *)(to
-            + chunk_at<ROW_BYTES>(row + l / 4 + 8 * (i % 2), col / 8 + i / 2)
-            + l % 4 * 4) = ptx_pack(x[2 * i], x[2 * i + 1]);
 }
 
 /* A warp's 16 keys x 128 columns. */
