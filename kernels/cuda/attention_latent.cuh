@@ -7,6 +7,7 @@
 #define KERNELS_CUDA_ATTENTION_LATENT_CUH
 
 #include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/wgmma_256.cuh"
 
 enum { HEADS = 64, LATENT = 576, VALUE = 512, K_PANELS = 9, V_PANELS = 8 };
 enum { PANEL = 64 * 128, K_TILE = K_PANELS * PANEL, V_TILE = V_PANELS * PANEL };

@@ -70,12 +70,6 @@ static inline void ptx_wgmma_128(float (&d)[64], uint64_t a, uint64_t b, int mor
     emu_wgmma_shared(d, 128, a, A_MN, b, B_MN, more);
 }
 
-template <int A_MN, int B_MN>
-static inline void ptx_wgmma_256(float (&d)[128], uint64_t a, uint64_t b, int more)
-{
-    emu_wgmma_shared(d, 256, a, A_MN, b, B_MN, more);
-}
-
 template <int B_MN>
 static inline void ptx_wgmma_256_regs(
     float (&d)[128], const uint32_t *a, uint64_t b, int more)

@@ -238,6 +238,8 @@ static int forward(struct timearrays *a, enum op_id op, struct glm_error *err)
                                        .Dq = p->Dq,
                                        .Dv = p->Dv,
                                        .K = p->K,
+                                       .k_stride = p->k_stride,
+                                       .v_stride = p->v_stride,
                                        .scale = p->scale,
                                        .dtype = p->dtype},
             a->stream, err);
@@ -287,6 +289,16 @@ static int forward(struct timearrays *a, enum op_id op, struct glm_error *err)
     return (int)err->code;
 }
 
+/* Latent keys: the values lie in them. */
+static bool lies_in_k(const struct timeline *l, const char *name)
+{
+    if (strcmp(name, "v") != 0)
+        return false;
+    return l->op == OP_attention_fwd ? ((const struct attention_fwd *)l->p)->Nk == 1
+        : l->op == OP_attention_bwd  ? ((const struct attention_bwd *)l->p)->Nk == 1
+                                     : false;
+}
+
 int timearrays_open(struct timearrays *a, const struct timeline *l,
     const struct kernels *k, glm_stream stream, const struct timesupport *gpu,
     uint64_t seed, struct glm_error *err)
@@ -296,6 +308,11 @@ int timearrays_open(struct timearrays *a, const struct timeline *l,
     op_fields(l->op, l->p, &a->f);
     for (int i = 0; i < a->f.count; i++) {
         const struct field *f = &a->f.field[i];
+        if (lies_in_k(l, f->name)) {
+            void *const in = there(a, "k");
+            memcpy(a->p + f->at, &in, sizeof in);
+            continue;
+        }
         if (!dropped(l, f->name)) {
             a->memory[i] = k->alloc((size_t)bytes_of(f) + 1, err);
             if (a->memory[i] == NULL)

@@ -207,6 +207,40 @@ static void attention(struct timelines *o, int64_t T, bool sets)
     l->drop[0] = sets ? NULL : "index";
 }
 
+/* The absorbed form: one latent key a token for all heads, the values its first 512 dimensions. */
+static void latent(struct timelines *o, int64_t T)
+{
+    enum { D = 576, V = 512 };
+    const struct attention_fwd f = {.T = T,
+        .S = 1,
+        .N = HEADS,
+        .Nk = 1,
+        .Dq = D,
+        .Dv = V,
+        .K = TOPK,
+        .k_stride = D,
+        .v_stride = D,
+        .scale = 0.0625,
+        .dtype = BF};
+    const struct attention_bwd b = {.T = T,
+        .S = 1,
+        .N = HEADS,
+        .Nk = 1,
+        .Dq = D,
+        .Dv = V,
+        .K = TOPK,
+        .k_stride = D,
+        .v_stride = D,
+        .scale = 0.0625,
+        .dtype = BF};
+    const double per = 2.0 * HEADS * pairs(T, TOPK);
+
+    add(o, "K7", OP_attention_fwd, &f, per * (D + V), "latent sets of 2048, T %lld",
+        (long long)T);
+    add(o, "K8", OP_attention_bwd, &b, per * (3 * D + 2 * V),
+        "latent sets of 2048, T %lld", (long long)T);
+}
+
 static void indexer(struct timelines *o, int64_t T)
 {
     const double scores = 2.0 * I_HEADS * I_DIM;
@@ -394,7 +428,7 @@ void timeline_list(struct timelines *out, int64_t T)
     movement(out, T);
     attention(out, T, false);
     if (T > TOPK)
-        attention(out, T, true);
+        attention(out, T, true), latent(out, T);
     indexer(out, T);
     norms(out, T);
     elementwise(out, T);
