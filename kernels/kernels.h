@@ -29,10 +29,14 @@ struct kernels {
         struct glm_error *err);
     int (*zero)(void *p, size_t bytes, glm_stream stream, struct glm_error *err);
 
-    /* NULL: operations have no memory of their own. Else, on: operations queue nothing and read
-     * nothing, they only count the scratch memory they would take; off: what they counted is
-     * allocated. */
-    int (*dry)(glm_stream stream, bool on, struct glm_error *err);
+    /* NULL, as the next two: operations need no memory of the backend besides their arguments. Else
+     * on: operations queue nothing and read nothing, they only count. */
+    void (*dry)(glm_stream stream, bool on);
+    /* Operations take their scratch memory from here: base + at to base + size, until the next call;
+     * without room they get it from the driver, which is slow. On a dry stream base is not read. */
+    void (*lend)(glm_stream stream, void *base, size_t at, size_t size);
+    /* The most that at + scratch came to since dry was set on. */
+    size_t (*scratch_peak)(glm_stream stream);
 };
 
 /* The backend of a name. "cuda" is a library of its own, libglm-cuda.so, looked for at $GLM_CUDA_LIB,

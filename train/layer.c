@@ -52,9 +52,9 @@ int layer_fwd(struct layer *l, struct run *r, const void *x, const int32_t *inde
     const size_t mark = r->temp.at;
     void *f = temp_elem(r, n);
     l->x = x;
-    l->a = keep_elem(r, n);
+    l->a = lean_elem(r, n);
     l->x1 = keep_elem(r, n);
-    l->b = keep_elem(r, n);
+    l->b = lean_elem(r, n);
     if (attend(l, r, index, given_index) != 0
         || norm_fwd(r, &l->norm2, l->x1, 0, l->b) != 0
         || (l->dense ? mlp_fwd(&l->mlp, r, l->b, f)
@@ -71,13 +71,42 @@ out:
 
 /* ---- backward --------------------------------------------------------------------------------- */
 
+/* What a lean forward did not keep of the attention half, in temporary memory. */
+static int again(struct layer *l, struct run *r)
+{
+    if (!run_lean(r))
+        return 0;
+    l->a = temp_elem(r, r->T * r->c->hidden_size);
+    if (norm_again(r, &l->norm1, l->x, 0, l->a) != 0)
+        return r->err->code;
+    return mla_again(&l->mla, r);
+}
+
+static int again_b(struct layer *l, struct run *r)
+{
+    if (!run_lean(r))
+        return 0;
+    l->b = temp_elem(r, r->T * r->c->hidden_size);
+    return norm_again(r, &l->norm2, l->x1, 0, l->b);
+}
+
+static bool indexer_learns(const struct layer *l, const struct run *r)
+{
+    return l->owns_indexer && r->o->indexer_loss != MODEL_INDEXER_OFF;
+}
+
+static int learn(struct layer *l, struct run *r)
+{
+    return indexer_learns(l, r)
+        ? indexer_bwd(&l->indexer, r, &l->mla, l->index, l->a, l->mla.c_q)
+        : 0;
+}
+
 int layer_bwd_indexer(struct layer *l, struct run *r)
 {
     const size_t mark = r->temp.at;
-    if (!l->owns_indexer || r->o->indexer_loss == MODEL_INDEXER_OFF)
-        return 0;
-    if (mla_again(&l->mla, r) == 0)
-        indexer_bwd(&l->indexer, r, &l->mla, l->index, l->a, l->mla.c_q);
+    if (indexer_learns(l, r) && again(l, r) == 0)
+        learn(l, r);
     r->temp.at = mark;
     return r->err->code;
 }
@@ -87,10 +116,15 @@ int layer_bwd(struct layer *l, struct run *r, const void *dy, void *dx)
     const int64_t n = r->T * r->c->hidden_size;
     const size_t mark = r->temp.at;
     void *d = temp_elem(r, n), *dx1 = temp_elem(r, n);
-    if ((l->dense ? mlp_bwd(&l->mlp, r, l->b, dy, d) : moe_bwd(&l->moe, r, l->b, dy, d))
+    const size_t half = r->temp.at;
+    if (again_b(l, r) != 0
+        || (l->dense ? mlp_bwd(&l->mlp, r, l->b, dy, d)
+                     : moe_bwd(&l->moe, r, l->b, dy, d))
             != 0
-        || norm_bwd(r, &l->norm2, d, l->x1, 0, dy, dx1, 0) != 0
-        || layer_bwd_indexer(l, r) != 0 || mla_again(&l->mla, r) != 0
+        || norm_bwd(r, &l->norm2, d, l->x1, 0, dy, dx1, 0) != 0)
+        goto out;
+    r->temp.at = half;
+    if (again(l, r) != 0 || learn(l, r) != 0
         || mla_bwd(&l->mla, r, l->a, l->index, dx1, d) != 0)
         goto out;
     norm_bwd(r, &l->norm1, d, l->x, 0, dx1, dx, 0);

@@ -40,6 +40,12 @@ int linear_dw(struct run *r, const struct linear *l, const void *dy,
 int norm_fwd(struct run *r, struct norm *n, const void *x, int64_t x_stride, void *y)
 {
     n->rstd = keep_acc(r, r->T);
+    return norm_again(r, n, x, x_stride, y);
+}
+
+int norm_again(
+    struct run *r, const struct norm *n, const void *x, int64_t x_stride, void *y)
+{
     return RUN(r, rmsnorm_fwd, .y = y, .rstd = n->rstd, .x = x, .w = n->p.w, .T = r->T,
         .D = n->D, .x_stride = x_stride, .eps = (float)n->eps, .dtype = r->dtype);
 }

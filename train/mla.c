@@ -47,14 +47,21 @@ int mla_latent_fwd(struct mla *m, struct run *r, const void *a)
     return norm_fwd(r, &m->q_norm, m->q_lat, 0, m->c_q);
 }
 
+/* The absorbed form keeps them: its backward has no other place for them. */
+static int queries(struct mla *m, struct run *r, const struct dims *d)
+{
+    const int64_t n = r->T * d->N * d->Dqk;
+    m->q = r->o->absorbed ? keep_elem(r, n) : lean_elem(r, n);
+    if (linear_fwd(r, &m->q_b, m->c_q, m->q) != 0)
+        return r->err->code;
+    return rotate(r, m->q, d->N, d->N * d->Dqk, d->Dqk, d->Dn, false);
+}
+
 static int project(struct mla *m, struct run *r, const struct dims *d, const void *a)
 {
-    m->q = keep_elem(r, r->T * d->N * d->Dqk);
     m->z = keep_elem(r, r->T * (d->KR + d->Dr));
     m->c_kv = keep_elem(r, r->T * d->KR);
-    if (linear_fwd(r, &m->q_b, m->c_q, m->q) != 0
-        || rotate(r, m->q, d->N, d->N * d->Dqk, d->Dqk, d->Dn, false) != 0
-        || linear_fwd(r, &m->kv_a, a, m->z) != 0
+    if (queries(m, r, d) != 0 || linear_fwd(r, &m->kv_a, a, m->z) != 0
         || norm_fwd(r, &m->kv_norm, m->z, d->KR + d->Dr, m->c_kv) != 0)
         return r->err->code;
     return rotate(r, m->z, 1, d->KR + d->Dr, 0, d->KR, false);
@@ -143,7 +150,11 @@ static int values_of(struct mla *m, struct run *r, const struct dims *d)
 int mla_again(struct mla *m, struct run *r)
 {
     const struct dims d = dims_of(r);
-    return run_lean(r) && !r->o->absorbed ? expand(m, r, &d) : 0;
+    if (!run_lean(r) || r->o->absorbed)
+        return 0;
+    if (queries(m, r, &d) != 0)
+        return r->err->code;
+    return expand(m, r, &d);
 }
 
 int mla_fwd(struct mla *m, struct run *r, const void *a, const int32_t *index, void *y)

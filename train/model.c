@@ -298,6 +298,8 @@ int model_backward(
     if (m->run.late)
         read_heads(m);
     read_kl(m);
+    if (m->k->lend != NULL)
+        m->k->lend(m->stream, m->block, 0, m->run.keep.size + m->run.temp.size);
     return (int)err->code;
 }
 
@@ -397,11 +399,19 @@ static int allocate(struct model *m, struct glm_error *err)
     const struct kernels *const k = m->k;
     prepare_run(m, k->dry != NULL ? k : &dry_kernels, true, err);
     m->batch = (struct model_batch){0};
-    if ((k->dry != NULL && k->dry(m->stream, true, err) != 0) || forward(m, NULL) != 0
-        || (!m->options.inference && backward(m, &(struct model_scale){0}) != 0)
-        || (k->dry != NULL && k->dry(m->stream, false, err) != 0))
+    if (k->dry != NULL)
+        k->dry(m->stream, true);
+    if (forward(m, NULL) == 0 && !m->options.inference)
+        backward(m, &(struct model_scale){0});
+    if (k->dry != NULL)
+        k->dry(m->stream, false);
+    if (err->code != GLM_OK)
         return err->code;
-    const size_t keep = m->run.keep.peak, temp = m->run.temp.peak;
+    const size_t scratch = k->scratch_peak != NULL ? k->scratch_peak(m->stream) : 0;
+    const size_t keep = m->run.keep.peak;
+    size_t temp = m->run.temp.peak > scratch ? m->run.temp.peak : scratch;
+    if (keep + temp < m->options.least_bytes)
+        temp = m->options.least_bytes - keep;
     if (!(m->block = k->alloc(keep + temp, err)))
         return glm_within(err,
             "buffers of a step of %lld tokens (what backward needs %zu bytes, the rest "

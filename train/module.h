@@ -32,7 +32,15 @@ struct run {
         host_rows; /* [T] acc: what the host looks at, where the backend's memory is not its own */
 };
 
-#define RUN(r, op, ...) ((r)->k->op(&(struct op){__VA_ARGS__}, (r)->stream, (r)->err))
+/* What lies above the temporary memory in use is scratch memory of the operation. */
+static inline void run_lend(const struct run *r)
+{
+    if (r->k->lend != NULL)
+        r->k->lend(r->stream, r->temp.base, r->temp.at, r->temp.size);
+}
+
+#define RUN(r, op, ...)                                                                  \
+    (run_lend(r), (r)->k->op(&(struct op){__VA_ARGS__}, (r)->stream, (r)->err))
 
 static inline void *keep_elem(struct run *r, int64_t n)
 {
@@ -107,6 +115,9 @@ struct norm {
 };
 
 int norm_fwd(struct run *r, struct norm *n, const void *x, int64_t x_stride, void *y);
+/* The same y again, with the same statistics in the same place. */
+int norm_again(
+    struct run *r, const struct norm *n, const void *x, int64_t x_stride, void *y);
 /* dx (rows dx_stride apart) = gradient + dx_add (NULL: none). */
 int norm_bwd(struct run *r, const struct norm *n, const void *dy, const void *x,
     int64_t x_stride, const void *dx_add, void *dx, int64_t dx_stride);

@@ -114,24 +114,26 @@ static int grouped_dw(struct run *r, const struct moe *m, const void *dy, int64_
         .b_type = r->dtype, .c_type = r->acc);
 }
 
-/* df [T*K,H] -> dx [T*K,H], and the experts' gradients; x [T,H] as in forward. */
-static int experts_bwd(
-    struct moe *m, struct run *r, const void *x, const void *df, void *dx)
+/* df [T*K,H] -> dx [T*K,H] in its place, and the experts' gradients; x [T,H] as in forward. Between
+ * the two, where the run is lean, the gathered rows lie there. */
+static int experts_bwd(struct moe *m, struct run *r, const void *x, void *df)
 {
     const int64_t rows = r->T * r->c->num_experts_per_tok;
     const int64_t H = r->c->hidden_size, M = r->c->moe_intermediate_size;
     const size_t mark = r->temp.at;
     void *dh = temp_elem(r, rows * M), *dg = temp_elem(r, rows * M),
          *du = temp_elem(r, rows * M);
+    void *dx = df;
     if (run_lean(r)) {
-        m->x = temp_elem(r, rows * H);
+        m->x = df;
         m->h = temp_elem(r, rows * M);
-        if (gather(m, r, x) != 0 || mlp_act_fwd(r, m->g, m->u, m->h, rows * M) != 0)
+        if (mlp_act_fwd(r, m->g, m->u, m->h, rows * M) != 0)
             goto out;
     }
     if (grouped_dw(r, m, df, H, m->h, M, m->down.dw) == 0
         && grouped(r, m, GROUP_NN, df, H, m->down.w, dh, M, false) == 0
         && mlp_act_bwd(r, m->g, m->u, dh, dg, du, rows * M) == 0
+        && (!run_lean(r) || gather(m, r, x) == 0)
         && grouped_dw(r, m, dg, M, m->x, H, m->gate.dw) == 0
         && grouped_dw(r, m, du, M, m->x, H, m->up.dw) == 0
         && grouped(r, m, GROUP_NN, dg, M, m->gate.w, dx, H, false) == 0)
@@ -164,17 +166,16 @@ int moe_bwd(struct moe *m, struct run *r, const void *x, const void *dy, void *d
     const int64_t K = r->c->num_experts_per_tok, H = r->c->hidden_size;
     const size_t mark = r->temp.at;
     void *df = temp_elem(r, r->T * K * H), *dweight = temp_acc(r, r->T * K);
-    void *drows = temp_elem(r, r->T * K * H), *drouter = temp_elem(r, r->T * H);
+    void *drouter = temp_elem(r, r->T * H);
     void *dshared = m->shared.gate.out > 0 ? temp_elem(r, r->T * H) : NULL;
     if (RUN(r, moe_combine_bwd, .df = df, .dweight = dweight, .dy = dy, .f = m->f,
             .weight = m->weight, .row = m->row, .T = r->T, .K = K, .H = H,
             .dtype = r->dtype)
             != 0
-        || experts_bwd(m, r, x, df, drows) != 0
-        || route_bwd(m, r, x, dweight, drouter) != 0
+        || experts_bwd(m, r, x, df) != 0 || route_bwd(m, r, x, dweight, drouter) != 0
         || (dshared && mlp_bwd(&m->shared, r, x, dy, dshared) != 0))
         goto out;
-    (void)RUN(r, moe_gather_bwd, .dx = dx, .dy = drows, .add1 = dshared, .add2 = drouter,
+    (void)RUN(r, moe_gather_bwd, .dx = dx, .dy = df, .add1 = dshared, .add2 = drouter,
         .row = m->row, .T = r->T, .K = K, .H = H, .dtype = r->dtype);
 out:
     r->temp.at = mark;

@@ -444,19 +444,19 @@ int optimizer_update(struct optimizer *o, const struct optimizer_step *step,
     return k->stream_wait(stream, err);
 }
 
-int optimizer_reserve(struct optimizer *o, const struct kernels *k, glm_stream stream,
-    struct glm_error *err)
+int optimizer_scratch(struct optimizer *o, const struct kernels *k, glm_stream stream,
+    size_t *bytes, struct glm_error *err)
 {
     const struct rates none = {0};
 
-    if (k->dry == NULL || k->dry(stream, true, err) != 0)
-        return (int)err->code;
-    for (int64_t i = 0; i < o->p->count; i++)
-        if (o->group[i] >= 0
-            && (optimizer_leaves(o, i, k, stream, err) != 0
-                || (o->plan[i].muon ? muon_update : adamw_update)(
-                       o, i, &none, k, stream, err)
-                    != 0))
-            return (int)err->code;
-    return k->dry(stream, false, err);
+    *bytes = 0;
+    if (k->dry == NULL)
+        return 0;
+    k->dry(stream, true);
+    for (int64_t i = 0; i < o->p->count && err->code == GLM_OK; i++)
+        if (o->group[i] >= 0 && optimizer_leaves(o, i, k, stream, err) == 0)
+            (o->plan[i].muon ? muon_update : adamw_update)(o, i, &none, k, stream, err);
+    *bytes = k->scratch_peak(stream);
+    k->dry(stream, false);
+    return (int)err->code;
 }

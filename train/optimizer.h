@@ -108,9 +108,9 @@ struct optimizer_report {
     double mtp_norm, mtp_clip; /* with mtp_apart; else 0 and 1 */
 };
 
-/* Counts the scratch memory that updates will take from the backend, and gets it. */
-int optimizer_reserve(struct optimizer *o, const struct kernels *k, glm_stream stream,
-    struct glm_error *err);
+/* The scratch memory that an update will want from whoever lends it to the stream; 0 on the CPU. */
+int optimizer_scratch(struct optimizer *o, const struct kernels *k, glm_stream stream,
+    size_t *bytes, struct glm_error *err);
 
 /* GLM_EFORMAT "gradient of X, element [r,c], is nan": nothing has changed. */
 int optimizer_update(struct optimizer *o, const struct optimizer_step *step,

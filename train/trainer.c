@@ -30,7 +30,8 @@ static struct model_options model_options(const struct trainer *t)
         .mtp_coeff = w->mtp_coeff,
         .dense_attention = w->stage == RECIPE_DENSE || w->stage == RECIPE_INDEXER_WARMUP,
         .zero_padding_row_grad = w->zero_padding_row_grad,
-        .lean = !t->k->host};
+        .lean = !t->k->host,
+        .late_losses = !t->k->host};
 }
 
 static struct params_options params_options(const struct recipe *r)
@@ -222,11 +223,12 @@ static int make_table(struct trainer *t, struct glm_error *err)
     return (int)err->code;
 }
 
-static int make_model(struct trainer *t, struct glm_error *err)
+static int make_model(struct trainer *t, size_t scratch, struct glm_error *err)
 {
-    const struct model_options o = model_options(t);
+    struct model_options o = model_options(t);
     const struct recipe_train *const w = &t->recipe->train;
 
+    o.least_bytes = scratch;
     t->layers = t->table->config.num_hidden_layers + t->table->config.num_mtp_layers;
     t->model_params = calloc((size_t)t->table->count + 1, sizeof *t->model_params);
     t->bias_row = calloc((size_t)t->layers + 1, sizeof *t->bias_row);
@@ -284,20 +286,23 @@ int trainer_open(struct trainer *t, const struct recipe *r,
 {
     struct params_options params = params_options(r);
     struct optimizer_options optimizer;
+    size_t scratch = 0;
 
     *t = (struct trainer){.recipe = r};
     if (make_data(t, o->train, err) != GLM_OK || make_table(t, err) != GLM_OK
         || open_device(t, o->threads, err) != GLM_OK)
         goto out;
     params.home = (struct home){.k = t->k, .stream = t->stream};
-    if (params_new(&t->params, t->table, &params, err) != 0
-        || make_model(t, err) != GLM_OK || !o->train)
+    if (params_new(&t->params, t->table, &params, err) != 0)
         goto out;
-    if (make_schedule(t, err) != GLM_OK || optimizer_options(t, &optimizer, err) != GLM_OK
-        || optimizer_new(&t->optimizer, t->params, &optimizer, err) != 0
-        || optimizer_reserve(t->optimizer, t->k, t->stream, err) != 0)
+    if (o->train
+        && (make_schedule(t, err) != GLM_OK
+            || optimizer_options(t, &optimizer, err) != GLM_OK
+            || optimizer_new(&t->optimizer, t->params, &optimizer, err) != 0
+            || optimizer_scratch(t->optimizer, t->k, t->stream, &scratch, err) != 0))
         goto out;
-    make_state(t, err);
+    if (make_model(t, scratch, err) == GLM_OK && o->train)
+        make_state(t, err);
 out:
     if (err->code != GLM_OK)
         trainer_close(t);

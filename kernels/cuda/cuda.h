@@ -40,9 +40,9 @@ struct glm_stream_ {
     cudaStream_t stream;
     void *blas;       /* cublasLtHandle_t */
     void *blas_space; /* its workspace, CUDA_BLAS_SPACE bytes: the same in every call */
-    char *scratch;
-    size_t at, peak, size;
-    struct cuda_extra *extra; /* pool memory of the operation that runs */
+    char *scratch;    /* lent */
+    size_t at, lent, peak, size; /* lent: what lies in front of it, for peak */
+    struct cuda_extra *extra;    /* pool memory of the operation that runs */
     long grown;
     bool dry;
     int processors, shared_bytes; /* multiprocessors; shared memory a block may ask for */

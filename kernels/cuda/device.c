@@ -102,7 +102,6 @@ static void stream_free(glm_stream s)
         cudaStreamSynchronize(s->stream);
     cuda_begin(s);
     cuda_gemm_close(s);
-    cudaFree(s->scratch);
     if (s->stream != NULL)
         cudaStreamDestroy(s->stream);
     free(s);
@@ -253,8 +252,8 @@ void *cuda_scratch(glm_stream s, size_t bytes, struct glm_error *err)
     const size_t begin = s->at;
 
     s->at += (bytes + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
-    if (s->at > s->peak)
-        s->peak = s->at;
+    if (s->lent + s->at > s->peak)
+        s->peak = s->lent + s->at;
     if (s->dry)
         return (void *)(uintptr_t)(CUDA_ALIGN + begin); /* NOLINT: never followed */
     if (s->at <= s->size)
@@ -262,17 +261,27 @@ void *cuda_scratch(glm_stream s, size_t bytes, struct glm_error *err)
     return from_pool(s, bytes > 0 ? bytes : 1, err);
 }
 
-static int dry(glm_stream s, bool on, struct glm_error *err)
+static void lend(glm_stream s, void *base, size_t at, size_t size)
+{
+    const size_t from = (at + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+
+    s->lent = from;
+    s->scratch = s->dry ? NULL : (char *)base + from;
+    s->size = from < size ? size - from : 0;
+    s->at = 0;
+}
+
+static void dry(glm_stream s, bool on)
 {
     s->dry = on;
-    if (on || s->peak <= s->size)
-        return 0;
-    cudaFree(s->scratch);
-    s->size = 0;
-    if ((s->scratch = device_alloc(s->peak, err)) == NULL)
-        return glm_within(err, "scratch memory");
-    s->size = s->peak;
-    return 0;
+    lend(s, NULL, 0, 0);
+    if (on)
+        s->peak = 0;
+}
+
+static size_t scratch_peak(glm_stream s)
+{
+    return s->peak;
 }
 
 /* ---- the table -------------------------------------------------------------------------------- */
@@ -292,6 +301,8 @@ static const struct kernels cuda = {.name = "cuda",
     .to_host = to_host,
     .zero = zero,
     .dry = dry,
+    .lend = lend,
+    .scratch_peak = scratch_peak,
     OPS(CUDA_MEMBER)};
 
 const struct kernels *glm_backend(void)

@@ -1,8 +1,9 @@
-/* gpu_train CONFIG f32|bf16 STEPS [--free] [--adam]: a tiny model trained on the CPU and on the GPU side
+/* gpu_train CONFIG f32|bf16 STEPS [--free] [--adam] [--lr X]: a tiny model trained on the CPU and on the GPU side
  * by side, from the same weights on the same batches.
  *
  * The GPU is given the CPU's key sets and experts of each step (--free: chooses itself, and the first
- * step with another set is reported). Losses must agree at every step, F32 to 1e-5, BF16 to 1e-2; with
+ * step with another set is reported). Losses must agree at every step, F32 to 1e-5, BF16 to 1e-2 (learning rate 2e-4: a high one makes any rounding grow from step to
+ * step); with
  * --free they are only printed. Then the GPU's run is repeated: every loss, norm, weight and moment
  * must have the same bits (rung R0). */
 #include <inttypes.h>
@@ -55,11 +56,12 @@ static struct side side_new(const char *device, const struct table *t,
     params_init(s.params, 3, &err);
     optimizer_new(&s.optimizer, s.params, &oo, &err);
     must(&err);
-    optimizer_reserve(s.optimizer, s.k, s.stream, &err);
+    struct model_options with = *mo;
+    optimizer_scratch(s.optimizer, s.k, s.stream, &with.least_bytes, &err);
     s.link = calloc((size_t)t->count, sizeof *s.link);
     for (int64_t i = 0; i < t->count; i++)
         s.link[i] = (struct model_param){s.params->p[i].w, s.params->p[i].grad};
-    model_new(&s.model, t, s.link, mo, s.k, s.stream, &err);
+    model_new(&s.model, t, s.link, &with, s.k, s.stream, &err);
     must(&err);
     return s;
 }
@@ -84,7 +86,7 @@ static double forward(
     return (l->lm_sum + 0.1 * l->mtp_sum) / (double)l->lm_count;
 }
 
-static double backward_and_update(struct side *s, int64_t layers)
+static double backward_and_update(struct side *s, int64_t layers, double lr)
 {
     struct glm_error err = {0};
     struct optimizer_report report = {0};
@@ -97,7 +99,7 @@ static double backward_and_update(struct side *s, int64_t layers)
     model_backward(s->model, &(struct model_scale){1, 1, 1}, &err);
     must(&err);
     optimizer_update(s->optimizer,
-        &(struct optimizer_step){.lr = 2e-3, .decay = 0.1, .grad_scale = scale}, s->k,
+        &(struct optimizer_step){.lr = lr, .decay = 0.1, .grad_scale = scale}, s->k,
         s->stream, &report, &err);
     must(&err);
     return report.norm;
@@ -158,16 +160,20 @@ int main(int argc, char **argv)
     int64_t first_differ = 0;
 
     if (argc < 4) {
-        fprintf(stderr, "usage: gpu_train CONFIG f32|bf16 STEPS [--free] [--adam]\n");
+        fprintf(stderr,
+            "usage: gpu_train CONFIG f32|bf16 STEPS [--free] [--adam] [--lr X]\n");
         return 2;
     }
     const enum glm_dtype dtype = argv[2][0] == 'b' ? GLM_BF16 : GLM_F32;
     const double limit = dtype == GLM_BF16 ? 1e-2 : 1e-5;
     const int steps = atoi(argv[3]);
+    double lr = 2e-4;
     bool choose = false, adam = false;
     for (int i = 4; i < argc; i++) {
         choose = choose || strcmp(argv[i], "--free") == 0;
         adam = adam || strcmp(argv[i], "--adam") == 0;
+        if (strcmp(argv[i], "--lr") == 0 && i + 1 < argc)
+            lr = atof(argv[i + 1]);
     }
     char *text = tmpdir_read(argv[1], &size);
     config_parse(&config, argv[1], text, size, &err);
@@ -219,9 +225,9 @@ int main(int argc, char **argv)
         }
         const double d = fabs(got - want) / fabs(want);
         worst = d > worst ? d : worst;
-        const double a = backward_and_update(&cpu, layers);
-        const double g = backward_and_update(&gpu, layers),
-                     g2 = backward_and_update(&again, layers);
+        const double a = backward_and_update(&cpu, layers, lr);
+        const double g = backward_and_update(&gpu, layers, lr),
+                     g2 = backward_and_update(&again, layers, lr);
         if (i < 3 || i + 1 == steps || (!choose && !(d <= limit)))
             printf("step %d: loss %.9g on the CPU, %.9g on the GPU (%.2g); norm %.6g, "
                    "%.6g\n",
