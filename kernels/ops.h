@@ -328,7 +328,7 @@ struct linear_ce_fwd {
 /* dlogit = scale*(softmax - onehot) for rows with a target. With loss and its_lse, both [T] acc, the
  * forward pass is made here too, from the same logits, and lse is not read: one product less. */
 struct linear_ce_bwd {
-    void *dh, *dw;        /* [T,H] elem; [V,H] acc, += ; dw may be NULL (detached) */
+    void *dh, *dw; /* [T,H] elem; [V,H] acc, += ; dw may be NULL (detached) */
     void *loss, *its_lse; /* both or neither */
     const void *h, *w, *lse;
     const int32_t *target;

@@ -50,11 +50,8 @@ struct model_options {
     /* Less is kept for backward, which makes again what is cheap: rows gathered for experts, products
      * of SwiGLU, expanded keys and values. The same bits. */
     bool lean;
-    /* Sums of losses are known after backward, which makes the head's forward pass, too; until then 0. */
-    bool late_losses;
-    size_t
-        least_bytes; /* of the buffers, which are lent as scratch memory after backward */
-    bool inference;  /* no backward: the indexer's loss is computed in forward */
+    size_t least_bytes; /* of the buffers; they are scratch memory after backward */
+    bool inference;     /* no backward: the indexer's loss is computed in forward */
 };
 
 /* One row of the table as the model sees it. */
@@ -105,9 +102,6 @@ size_t model_bytes(const struct model *m); /* of the buffers */
 
 int model_forward(struct model *m, const struct model_batch *batch,
     const struct model_replay *replay, struct glm_error *err);
-/* The losses of a batch, whatever late_losses says. */
-int model_evaluate(
-    struct model *m, const struct model_batch *batch, struct glm_error *err);
 int model_backward(
     struct model *m, const struct model_scale *scale, struct glm_error *err);
 const struct model_losses *model_losses(const struct model *m);

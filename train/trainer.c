@@ -30,8 +30,7 @@ static struct model_options model_options(const struct trainer *t)
         .mtp_coeff = w->mtp_coeff,
         .dense_attention = w->stage == RECIPE_DENSE || w->stage == RECIPE_INDEXER_WARMUP,
         .zero_padding_row_grad = w->zero_padding_row_grad,
-        .lean = !t->k->host,
-        .late_losses = !t->k->host};
+        .lean = !t->k->host};
 }
 
 static struct params_options params_options(const struct recipe *r)

@@ -98,6 +98,7 @@ struct job {
     const struct timeline *line;
     struct timearrays set[SETS];
     int sets;
+    void *scratch;
 };
 
 static int run_once(struct bench *b, void *ctx, int turn, struct glm_error *err)
@@ -111,12 +112,14 @@ static int reserve(struct bench *b, struct job *j, struct glm_error *err)
 {
     if (b->k->dry == NULL)
         return 0;
-    if (b->k->dry(b->stream, true, err) != 0)
-        return (int)err->code;
+    b->k->dry(b->stream, true);
     run_once(b, j, 0, err);
-    struct glm_error unused = {0};
-    b->k->dry(b->stream, false, err->code == GLM_OK ? err : &unused);
-    return (int)err->code;
+    const size_t bytes = b->k->scratch_peak(b->stream);
+    b->k->dry(b->stream, false);
+    if (err->code != GLM_OK || (j->scratch = b->k->alloc(bytes, err)) == NULL)
+        return (int)err->code;
+    b->k->lend(b->stream, j->scratch, 0, bytes);
+    return 0;
 }
 
 static int time_line(struct bench *b, const struct timeline *l, double ms[MOST_REPEATS],
@@ -130,6 +133,12 @@ static int time_line(struct bench *b, const struct timeline *l, double ms[MOST_R
         timearrays_open(&j.set[i], l, b->k, b->stream, &b->gpu, (uint64_t)(i + 1), err);
     if (err->code == GLM_OK && reserve(b, &j, err) == 0)
         measure(b, run_once, &j, ms, err);
+    if (j.scratch != NULL) {
+        struct glm_error unused = {0};
+        b->k->stream_wait(b->stream, &unused);
+        b->k->lend(b->stream, NULL, 0, 0);
+        b->k->release(j.scratch);
+    }
     for (int i = 0; i < j.sets; i++)
         if (j.set[i].k != NULL)
             timearrays_close(&j.set[i]);
