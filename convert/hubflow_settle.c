@@ -92,6 +92,7 @@ static void compare(struct hubflow *f, struct hubstream *s)
     f->states[s->no].verified = s->verified;
 }
 
+/* The states that the steps lead to, and the files that have ended well. */
 static int write_lines(
     struct hubflow *f, const struct step *steps, const bool *ends, struct glm_error *err)
 {
@@ -103,9 +104,9 @@ static int write_lines(
         return glm_fail(err, GLM_ENOMEM, "no memory for the journal");
     for (int i = 0; i < f->stream_count; i++) {
         const struct hubstream *s = &f->streams[i];
-        if (ends[i])
+        if (ends != NULL && ends[i])
             fprintf(out, "hub %d verified\n", (int)s->no);
-        else if (s->whole && steps[i].moved && steps[i].pieces < s->count) {
+        if (ends == NULL && s->whole && steps[i].moved) {
             hubsum_save(&steps[i].sum, state);
             fprintf(out, "hub %d %s\n", (int)s->no, state);
         }
@@ -118,6 +119,7 @@ static int write_lines(
     return (int)err->code;
 }
 
+/* The window of a stream moves on only when the line is durable that makes it so. */
 int hubflow_settle(struct hubflow *f, struct glm_error *err)
 {
     struct step *steps = calloc((size_t)f->stream_count + 1, sizeof *steps);
@@ -134,7 +136,9 @@ int hubflow_settle(struct hubflow *f, struct glm_error *err)
         moved = moved || steps[i].moved;
     }
     pthread_mutex_unlock(&f->lock);
-    if (moved && f->sink->settle(f->sink->ctx, err) != GLM_OK)
+    if (moved
+        && (f->sink->settle(f->sink->ctx, err) != GLM_OK
+            || write_lines(f, steps, NULL, err) != GLM_OK))
         goto out;
     pthread_mutex_lock(&f->lock);
     for (int i = 0; i < f->stream_count; i++) {
@@ -145,8 +149,8 @@ int hubflow_settle(struct hubflow *f, struct glm_error *err)
         ends[i] = s->verified && !before;
     }
     pthread_mutex_unlock(&f->lock);
-    write_lines(f, steps, ends, err);
     hubnet_wake(hub_net(f->o.hub));
+    write_lines(f, steps, ends, err);
 out:
     free(steps);
     free(ends);
