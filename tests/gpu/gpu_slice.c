@@ -257,6 +257,39 @@ static void dump(const struct slice *s, const char *path, double loss)
         die("cannot write the dump");
 }
 
+static void write_set(const struct slice *s, FILE *f, const int32_t *device, int64_t n)
+{
+    struct glm_error err = {0};
+    int32_t *host = malloc((size_t)n * sizeof *host);
+    if (host == NULL
+        || s->k->to_host(host, device, (size_t)n * sizeof *host, s->stream, &err) != 0)
+        die("cannot read the sets");
+    fwrite(host, sizeof *host, (size_t)n, f);
+    free(host);
+}
+
+/* Which keys and experts each layer chose: a line "layer index|expert rows columns", then the numbers. */
+static void dump_sets(
+    const struct slice *s, const struct model *m, const char *path, int64_t T)
+{
+    char name[4096];
+    snprintf(name, sizeof name, "%.4000s.sets", path);
+    FILE *f = fopen(name, "wb");
+    if (f == NULL)
+        die("cannot write the sets");
+    for (int64_t l = 0; l < s->table->config.num_hidden_layers; l++) {
+        const int64_t K = model_keys(m), k = s->table->config.num_experts_per_tok;
+        fprintf(f, "%lld index %lld %lld\n", (long long)l, (long long)T, (long long)K);
+        write_set(s, f, model_index(m, l), T * K);
+        if (model_expert(m, l) == NULL)
+            continue;
+        fprintf(f, "%lld expert %lld %lld\n", (long long)l, (long long)T, (long long)k);
+        write_set(s, f, model_expert(m, l), T * k);
+    }
+    if (fclose(f) != 0)
+        die("cannot write the sets");
+}
+
 static char *read_file(const char *path, size_t *size)
 {
     FILE *f = fopen(path, "rb");
@@ -340,8 +373,10 @@ int main(int argc, char **argv)
         printf("%s%.6f", i ? ", " : "", seconds[i]);
     printf("]}\n");
     fflush(stdout);
-    if (dump_path != NULL)
+    if (dump_path != NULL) {
         dump(&s, dump_path, loss);
+        dump_sets(&s, m, dump_path, T);
+    }
     if (with_profile) {
         model_free(m);
         m = NULL;
