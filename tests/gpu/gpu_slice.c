@@ -350,6 +350,7 @@ int main(int argc, char **argv)
         .indexer_loss = with_loss ? MODEL_INDEXER_SPARSE : MODEL_INDEXER_OFF,
         .indexer_coeff = 0.01,
         .zero_padding_row_grad = true,
+        .absorbed = T > 8192, /* as glm-train chooses */
         .lean = true};
     for (int64_t i = 0; i < s.table->count && err.code == GLM_OK && !with_loss; i++)
         if (s.table->entries[i].kind == KIND_INDEXER) {
