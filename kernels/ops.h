@@ -224,7 +224,8 @@ struct indexer_topk {
  * index[t] (sparse) or all visible keys (index NULL, dense); spec/training.md 1.2, 1.4.
  *   A_s = sum_n exp(scale*q.k - lse_n) over the main heads;  p = A / max(sum A, 1e-10)
  *   kl[t] = sum_s p (log max(p,1e-10) - log u);  dI = coeff * (u - p)
- *   iw, iq, ik: gradients through w, relu, q.k; nothing flows into the main heads. */
+ *   iw, iq, ik: gradients through w, relu, q.k; nothing flows into the main heads.
+ * The last `fill` rows of each sequence are padding (spec/training.md 2.1): kl 0, no gradient. */
 struct indexer_loss {
     void *kl;              /* [T] acc, not times coeff */
     void *dq, *dk, *dw;    /* [T,N,D], [T,D], [T,N] acc, overwritten; all NULL: loss
@@ -234,7 +235,7 @@ struct indexer_loss {
         *lse; /* main attention: [T,MN,MDq], keys as in attention_fwd, [T,MN] acc:
                                     of the same key set */
     const int32_t *index, *cu_seqlens;
-    int64_t T, S, N, D, K, MN, MNk, MDq, mk_stride;
+    int64_t T, S, N, D, K, MN, MNk, MDq, mk_stride, fill;
     double main_scale, coeff;
     bool hf_scales;
     enum glm_dtype dtype;

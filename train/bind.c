@@ -197,5 +197,8 @@ int bind_mtp(const struct bind *b, int64_t layer, struct mtp *out, struct glm_er
             != 0
         || bind_param(b, -1, "lm_head.weight", &out->head.w, err) != 0)
         return err->code;
-    return bind_layer(b, layer, &out->layer, err);
+    if (bind_layer(b, layer, &out->layer, err) != 0)
+        return err->code;
+    out->layer.indexer.fill = 1;
+    return 0;
 }

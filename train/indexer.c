@@ -63,7 +63,7 @@ static int loss(struct indexer *x, struct run *r, const struct mla *m,
         .k = x->k, .w = x->w, .mq = m->aq, .mk = m->k, .lse = m->lse, .index = index,
         .cu_seqlens = r->cu_seqlens, .T = r->T, .S = r->S, .N = r->c->index_n_heads,
         .D = r->c->index_head_dim, .K = r->K, .MN = r->c->num_heads, .MNk = m->Nk,
-        .MDq = m->Dq, .mk_stride = m->k_stride, .main_scale = m->scale,
+        .MDq = m->Dq, .mk_stride = m->k_stride, .fill = x->fill, .main_scale = m->scale,
         .coeff = r->indexer_scale * r->o->indexer_coeff, .hf_scales = r->o->hf_scales,
         .dtype = r->dtype);
 }

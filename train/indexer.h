@@ -7,6 +7,7 @@
 struct indexer {
     struct linear wq_b, wk, weights;
     struct model_param k_gain, k_bias; /* LayerNorm of the key */
+    int64_t fill; /* last rows of each sequence that are padding: they have no loss */
     /* Recorded: */
     void *q;         /* [T,NI,DI] rotated */
     void *k_raw, *k; /* [T,DI] before the norm; normed and rotated */

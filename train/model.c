@@ -35,9 +35,10 @@ struct model {
     double *indexer_sum; /* [layers of losses] */
     struct model_losses losses;
     struct model_batch batch;
-    void *host_rows;     /* [max_tokens] acc */
-    void *last, *hidden; /* [T,H] before and behind the final norm */
-    bool recorded;       /* a forward that backward can use */
+    int32_t *host_expert; /* [max_tokens][experts per token] of the MTP layer, likewise */
+    void *host_rows;      /* [max_tokens] acc */
+    void *last, *hidden;  /* [T,H] before and behind the final norm */
+    bool recorded;        /* a forward that backward can use */
 };
 
 /* ---- forward ---------------------------------------------------------------------------------- */
@@ -198,7 +199,8 @@ static int place_batch(struct model *m, struct glm_error *err)
     return m->k->to_device(m->placed.block, s->block, m->inputs_bytes, m->stream, err);
 }
 
-/* Rows of each expert, so that counting them later needs no copy. */
+/* Rows of each expert, and which experts the MTP layer's rows have, so that counting them later needs
+ * no copy. */
 static int read_offsets(struct model *m, struct glm_error *err)
 {
     const int64_t n = m->table->config.n_routed_experts + 1;
@@ -211,7 +213,12 @@ static int read_offsets(struct model *m, struct glm_error *err)
                 != 0)
             return (int)err->code;
     }
-    return 0;
+    if (m->k->host || !m->options.mtp)
+        return 0;
+    return m->k->to_host(m->host_expert, m->mtp.layer.moe.expert,
+        (size_t)(m->batch.tokens * m->table->config.num_experts_per_tok)
+            * sizeof(int32_t),
+        m->stream, err);
 }
 
 static int64_t count_targets(const int32_t *targets, int64_t n)
@@ -248,7 +255,7 @@ static void read_losses(struct model *m)
 {
     const struct run *r = &m->run;
     struct model_losses *l = &m->losses;
-    l->indexer_rows = r->T;
+    l->indexer_rows = l->indexer_layers * r->T - (r->o->mtp ? r->S : 0);
     memset(m->indexer_sum, 0, (size_t)l->layers * sizeof *m->indexer_sum);
     l->lm_sum = l->mtp_sum = 0;
     l->lm_count = l->mtp_count = 0;
@@ -438,9 +445,13 @@ int model_new(struct model **out, const struct table *table,
         m->indexer_sum = calloc(layers, sizeof *m->indexer_sum);
         m->host_offset = calloc(layers * (size_t)(table->config.n_routed_experts + 1),
             sizeof *m->host_offset);
+        m->host_expert =
+            calloc((size_t)(options->max_tokens * table->config.num_experts_per_tok),
+                sizeof *m->host_expert);
         m->host_rows = calloc((size_t)options->max_tokens, sizeof(double));
     }
-    if (!m || !m->layers || !m->indexer_sum || !m->host_offset || !m->host_rows) {
+    if (!m || !m->layers || !m->indexer_sum || !m->host_offset || !m->host_expert
+        || !m->host_rows) {
         glm_fail(err, GLM_ENOMEM, "no memory for a model of %zu layers", layers);
         goto out;
     }
@@ -475,6 +486,7 @@ void model_free(struct model *m)
     free(m->layers);
     free(m->indexer_sum);
     free(m->host_offset);
+    free(m->host_expert);
     free(m->host_rows);
     free(m);
 }
@@ -526,7 +538,12 @@ void model_add_loads(const struct model *m, int64_t layer, int64_t *load)
 {
     const struct layer *l = layer_of(m, layer);
     const int64_t E = m->table->config.n_routed_experts;
+    const int64_t K = m->table->config.num_experts_per_tok;
     const int32_t *offset = m->k->host ? l->moe.offset : m->host_offset + layer * (E + 1);
+    const int32_t *expert = m->k->host ? l->moe.expert : m->host_expert;
     for (int64_t e = 0; !l->dense && e < E; e++)
         load[e] += offset[e + 1] - offset[e];
+    for (int64_t s = 1; layer == main_layers(m) && s <= m->batch.sequences; s++)
+        for (int64_t k = 0; k < K; k++)
+            load[expert[(m->staged.cu_seqlens[s] - 1) * K + k]]--;
 }

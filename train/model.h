@@ -88,7 +88,7 @@ struct model_losses {
     const double
         *indexer_sum; /* [layers]: sum of KL over rows, 0 without an indexer. After
                                     backward; after forward for inference. */
-    int64_t indexer_rows, indexer_layers;
+    int64_t indexer_layers, indexer_rows; /* rows: that have a KL, over all layers */
 };
 
 struct model;
@@ -113,7 +113,8 @@ const int32_t *model_expert(
     const struct model *m, int64_t layer);       /* [T,k]; NULL: dense layer */
 const void *model_hidden(const struct model *m); /* [T,H] elem, what the head is given */
 const void *model_mtp_hidden(const struct model *m); /* NULL without MTP */
-/* Tokens sent to each expert, added to load[E]; nothing for a dense layer. */
+/* Tokens sent to each expert, added to load[E]; nothing for a dense layer. The last row of a sequence
+ * in the MTP layer is padding and not counted. */
 void model_add_loads(const struct model *m, int64_t layer, int64_t *load);
 
 #endif

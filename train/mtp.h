@@ -1,7 +1,9 @@
 /* Multi-token prediction: one more layer that sees the next token too (spec/glm-5.2.md 3.13).
  *
  * Row i of depth 1 reads the main model's hidden state of row i and the embedding of token i+1, and
- * predicts token i+2; embedding and head are the main model's. One depth is built. Further depths
+ * predicts token i+2; embedding and head are the main model's. The last row of a sequence has no next
+ * token: it is padding, with token 0 and no target, no indexer loss, and no count in the experts'
+ * loads. No other row sees it, so what its experts are sent changes nothing. One depth is built. Further depths
  * repeat mtp_fwd with the hidden state of the depth before, ids and targets one row further, and
  * the keys and index set of the first (spec/training.md 2.4); the total-variation loss of 2.6 takes
  * the place of head_fwd. */

@@ -8,7 +8,7 @@
 
 struct sums {
     double lm, mtp, indexer; /* indexer: KL over rows and layers */
-    int64_t lm_count, mtp_count, indexer_rows, indexer_layers;
+    int64_t lm_count, mtp_count, indexer_rows;
 };
 
 static void add(struct sums *s, const struct model_losses *l)
@@ -20,7 +20,6 @@ static void add(struct sums *s, const struct model_losses *l)
     for (int64_t i = 0; i < l->layers; i++)
         s->indexer += l->indexer_sum[i];
     s->indexer_rows += l->indexer_rows;
-    s->indexer_layers = l->indexer_layers;
 }
 
 static void add_loads(const struct trainer *t)
@@ -160,7 +159,7 @@ static void fill_losses(
     out->indexer_on = w->indexer_loss != RECIPE_LOSS_OFF;
     out->lm = s->lm_count > 0 ? s->lm / (double)s->lm_count : NAN;
     out->mtp = per(s->mtp, s->mtp_count);
-    out->indexer = per(s->indexer, s->indexer_rows * s->indexer_layers);
+    out->indexer = per(s->indexer, s->indexer_rows);
     out->loss = per(s->lm, s->lm_count) + w->mtp_coeff * out->mtp
         + (out->indexer_on ? w->indexer_coeff * per(s->indexer, t->batch.targets) : 0);
 }

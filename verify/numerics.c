@@ -275,7 +275,7 @@ int numerics_compare(struct numerics_report *report, const struct golden *g,
         .g = g,
         .table = table,
         .params = params,
-        .replay = o->replay || low,
+        .replay = o->replay || (low && !o->choose),
         .report = report,
         .err = err};
     int64_t n = 0;

@@ -22,6 +22,7 @@ struct numerics_options {
     enum glm_dtype dtype; /* F32, F64; BF16: against transformers bf16 alone */
     enum numerics_reference reference; /* not for BF16 */
     bool replay;                       /* use the recorded sets; always so in BF16 */
+    bool choose; /* not even there: for who wants to know what near ties do to BF16 */
     bool absorbed;
     int threads;
 };

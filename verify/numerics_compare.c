@@ -144,8 +144,9 @@ int numerics_sets(struct numerics *r)
         for (int k = 0; k < 2; k++) {
             char name[40];
             int64_t n = 0;
-            snprintf(
-                name, sizeof name, k == 0 ? "index.%lld" : "expert.%lld", (long long)i);
+            snprintf(name, sizeof name, "%s%s.%lld",
+                r->o->dtype == GLM_BF16 ? "bf16." : "", k == 0 ? "index" : "expert",
+                (long long)i);
             const int32_t *const want = golden_i32(r->g, name, &n);
             if (got[k] == NULL)
                 continue;

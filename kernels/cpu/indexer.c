@@ -259,6 +259,7 @@ LANES_BODY void loss_row(
     const struct loss *l, int64_t t, real *score, real *target, real *u)
 {
     const struct keys keys = keys_of(&l->pack, t);
+    const bool fill = t >= keys_end(&l->pack, t) - l->p->fill;
     real top, kl;
 
     loss_target(l, t, &keys, target, u);
@@ -270,11 +271,11 @@ LANES_BODY void loss_row(
         target[d]
             * (real_log(target[d] > (real)1e-10 ? target[d] : (real)1e-10)
                 - (score[d] - lse)));
-    ((real *)l->p->kl)[t] = kl;
+    ((real *)l->p->kl)[t] = fill ? 0 : kl;
     if (l->p->dq == NULL)
         return;
     for (int64_t j = 0; j < keys.count; j++)
-        u[j] = (real)l->p->coeff * (u[j] / total - target[j]);
+        u[j] = fill ? 0 : (real)l->p->coeff * (u[j] / total - target[j]);
     loss_backward(l, t, &keys, u);
 }
 

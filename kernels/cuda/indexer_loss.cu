@@ -3,7 +3,7 @@
  *   mark     target = 0 where a key is in the row's set, -1 elsewhere
  *   main     target = sum over the main heads of exp(scale*q.k - lse), where it is not below 0
  *   score    I
- *   rows     kl; I becomes dI = coeff*(u - p), 0 outside the set: a block a row
+ *   rows     kl; I becomes dI = coeff*(u - p), 0 outside the set and in padding: a block a row
  *   dq, dw   a block a row and head, keys ascending
  *   dk       a block a key, rows then heads ascending, on top of the chunks before
  *
@@ -52,6 +52,7 @@ static __global__ void k_rows(struct loss_chunk c)
     __shared__ float room[WARP];
     const int64_t i = blockIdx.x, t = c.r.t0 + i;
     const int64_t begin = c.r.first[t], end = t + 1;
+    const bool fill = t + c.fill >= c.r.T || c.r.first[t + c.fill] != begin;
     const float *target = c.target + i * c.r.width;
     float *score = c.score + i * c.r.width;
     float sum = 0, top = -INFINITY, total = 0, kl = 0;
@@ -73,11 +74,11 @@ static __global__ void k_rows(struct loss_chunk c)
         const float p = target[s] / whole;
         if (!(target[s] < 0))
             kl += p * (logf(p > 1e-10f ? p : 1e-10f) - (score[s] - lse));
-        score[s] = target[s] < 0 ? 0 : c.coeff * (expf(score[s] - top) / total - p);
+        score[s] = fill || target[s] < 0 ? 0 : c.coeff * (expf(score[s] - top) / total - p);
     }
     kl = block_sum(kl, room);
     if (threadIdx.x == 0)
-        c.kl[t] = kl;
+        c.kl[t] = fill ? 0 : kl;
 }
 
 /* A row and a head: tiles of keys get their coefficient dI*w*[z>0]; then each thread adds up its
@@ -224,6 +225,7 @@ static struct loss_chunk chunk_of(const struct indexer_loss *p, const int32_t *f
     c.MN = p->MN;
     c.MNk = p->MNk;
     c.MDq = p->MDq;
+    c.fill = p->fill;
     c.mk_stride = p->mk_stride != 0 ? p->mk_stride : p->MNk * p->MDq;
     c.main_scale = (float)p->main_scale;
     c.coeff = (float)p->coeff;

@@ -12,6 +12,7 @@ struct loss_chunk {
     const float *lse;    /* [T,MN] */
     const int32_t *index;
     int64_t K, MN, MNk, MDq, mk_stride;
+    int64_t fill; /* last rows of a sequence that are padding */
     float main_scale, coeff;
 };
 

@@ -261,6 +261,7 @@ static void loss(struct suite *s, const struct loss_shape *sh, enum glm_dtype dt
         .MNk = sh->MNk,
         .MDq = sh->MDq,
         .mk_stride = sh->more == 0 ? 0 : sh->MNk * sh->MDq + sh->more,
+        .fill = hf ? 2 : 0,
         .main_scale = 1 / sqrt((double)sh->MDq),
         .coeff = 0.7,
         .hf_scales = hf,

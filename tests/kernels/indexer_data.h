@@ -34,7 +34,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes, LARGE = SHAPES - 1 };
 
 struct data {
     enum glm_dtype dtype, acc;
-    int64_t T, S, N, D, K, MN, MNk, MD;
+    int64_t T, S, N, D, K, MN, MNk, MD, fill;
     int32_t *cu, *index;
     void *q, *k, *w, *mq, *mk, *lse, *score, *kl, *dq, *dk, *dw;
     double main_scale, coeff;
@@ -120,6 +120,7 @@ static inline int loss(const struct data *d, bool sparse, bool gradients,
                                 .MN = d->MN,
                                 .MNk = d->MNk,
                                 .MDq = d->MD,
+                                .fill = d->fill,
                                 .main_scale = d->main_scale,
                                 .coeff = d->coeff,
                                 .hf_scales = d->hf,
@@ -150,6 +151,15 @@ static inline int64_t first_of(const struct data *d, int64_t t)
     while (d->cu[i + 1] <= t)
         i++;
     return d->cu[i];
+}
+
+static inline bool is_fill(const struct data *d, int64_t t)
+{
+    int64_t i = 0;
+
+    while (d->cu[i + 1] <= t)
+        i++;
+    return t >= d->cu[i + 1] - d->fill;
 }
 
 static inline bool sees(const struct data *d, bool sparse, int64_t t, int64_t s)

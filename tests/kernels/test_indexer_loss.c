@@ -73,7 +73,8 @@ static struct reference reference_new(const struct data *d, bool sparse)
         calloc((size_t)(d->T * d->N), 8)};
 
     for (int64_t t = 0; t < d->T; t++)
-        reference_row(d, sparse, t, &r);
+        if (!is_fill(d, t))
+            reference_row(d, sparse, t, &r);
     return r;
 }
 
@@ -115,6 +116,37 @@ Test(indexer_loss, loss_and_gradients_agree_with_the_formula_in_float64)
                 reference_free(&r);
                 data_free(&d);
             }
+        }
+    }
+}
+
+/* Padding: the rows before it keep their bits, and its keys get what those rows say. */
+Test(indexer_loss, leaves_out_the_rows_that_fill_a_sequence)
+{
+    for (int m = 0; m < 3; m++) {
+        for (int sparse = 0; sparse < 2; sparse++) {
+            struct data d = data_new(&shapes[2], op_dtypes[m], 2);
+            const size_t acc = glm_dtype_size(d.acc);
+            char *all = malloc((size_t)d.T * acc);
+            run_topk(&d, NULL);
+            fill_lse(&d, sparse);
+            run_loss(&d, sparse, NULL);
+            memcpy(all, d.kl, (size_t)d.T * acc);
+            d.fill = 2;
+            struct reference r = reference_new(&d, sparse);
+            run_loss(&d, sparse, NULL);
+            assert_loss_near(&d, &r, "with padding");
+            for (int64_t t = 0; t < d.T; t++) {
+                if (is_fill(&d, t))
+                    cr_expect_eq(op_at(d.acc, d.kl, t), 0);
+                else
+                    cr_expect_arr_eq(
+                        (char *)d.kl + (size_t)t * acc, all + (size_t)t * acc, acc);
+            }
+            cr_expect_gt(op_at(d.acc, all, d.T - 1), 0);
+            reference_free(&r);
+            free(all);
+            data_free(&d);
         }
     }
 }

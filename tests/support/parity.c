@@ -42,6 +42,7 @@ int parity_run(struct parity *out, const char *path, const struct parity_options
         .dtype = o->dtype,
         .reference = o->both ? NUMERICS_FLOAT64 : NUMERICS_TRANSFORMERS,
         .absorbed = o->absorbed,
+        .choose = o->choose,
         .threads = o->threads};
     struct numerics_report report;
     struct golden *g = NULL;

@@ -13,7 +13,8 @@ enum { PARITY_NAME = 128 };
 struct parity_options {
     bool both; /* MTP and the indexer's loss on: against the float64 reference */
     bool absorbed;
-    enum glm_dtype dtype; /* F32, F64; BF16: only bf16_cosine is set */
+    enum glm_dtype dtype; /* F32, F64; BF16: only bf16_cosine and the sets are set */
+    bool choose;          /* BF16: with sets of its own instead of transformers' */
     int threads;
 };
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "tests/support/parity.h"
+#include "verify/golden.h"
 
 static struct parity run(const char *name, struct parity_options o)
 {
@@ -80,8 +81,30 @@ Test(parity, in_double_the_reference_is_met_much_closer)
     cr_expect_leq(p.norm, 1e-6, "a norm is %g off", p.norm);
 }
 
-Test(parity, bfloat16_follows_transformers_in_bfloat16)
+/* Near a tie two programs in bfloat16 choose otherwise, transformers and itself too: the arithmetic is
+ * compared with transformers' sets (spec/glm-5.2.md 5 and 8.4). */
+Test(parity, bfloat16_follows_transformers_in_bfloat16_with_its_sets)
 {
     const struct parity p = run("tiny-a", (struct parity_options){.dtype = GLM_BF16});
     cr_expect_geq(p.bf16_cosine, 0.999, "cosine of the logits %g", p.bf16_cosine);
+}
+
+/* With sets of its own it is about as far from transformers as that, by another of its attention
+ * functions, is from itself. */
+Test(parity, bfloat16_chooses_as_nearly_as_transformers_by_another_attention)
+{
+    const struct parity p =
+        run("tiny-a", (struct parity_options){.dtype = GLM_BF16, .choose = true});
+    struct glm_error err = {0};
+    struct golden *g;
+    int64_t n;
+    cr_assert_eq(golden_open(&g, "fixtures/parity/tiny-a.safetensors", &err), 0);
+    const double *const itself = golden_f64(g, "bf16.sdpa", &n);
+    cr_assert(itself != NULL && n == 3);
+    cr_expect_gt(p.index_wrong + p.expert_wrong, 0, "nothing was chosen otherwise");
+    cr_expect_leq(1 - p.bf16_cosine, 2 * itself[0], "1 - cosine %g, transformers' own %g",
+        1 - p.bf16_cosine, itself[0]);
+    cr_expect_leq((double)p.index_wrong, 2 * itself[1]);
+    cr_expect_leq((double)p.expert_wrong, 2 * itself[2]);
+    golden_close(g);
 }
