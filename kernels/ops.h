@@ -329,7 +329,7 @@ struct linear_ce_fwd {
 /* dlogit = scale*(softmax - onehot) for rows with a target. With loss and its_lse, both [T] acc, the
  * forward pass is made here too, from the same logits, and lse is not read: one product less. */
 struct linear_ce_bwd {
-    void *dh, *dw; /* [T,H] elem; [V,H] acc, += ; dw may be NULL (detached) */
+    void *dh, *dw;        /* [T,H] elem; [V,H] acc, += ; dw may be NULL (detached) */
     void *loss, *its_lse; /* both or neither */
     const void *h, *w, *lse;
     const int32_t *target;
@@ -361,7 +361,9 @@ struct newton_schulz {
     int64_t B, R, C;
     const double (*coeff)[3]; /* [steps] a, b, c */
     int steps;
-    bool low_precision; /* X, A, B rounded to BF16, each once, after its product */
+    /* X, A, B rounded to BF16, each once, after its product. A GPU may make a step's A from the step
+     * before (newton.cu), as near to the polynomial. */
+    bool low_precision;
     enum glm_dtype dtype;
 };
 
