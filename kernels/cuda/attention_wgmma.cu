@@ -6,7 +6,7 @@
  * all threads, one barrier a tile.
  *
  * dk, dv: the warpgroups share the keys for P and dS (32 each, written to shared memory in BF16), and
- * the columns for dv += P^T dO, dk += dS^T Q (128 each). dq: a warpgroup has 64 rows; dS stays in
+ * the columns for dv += P^T dO, dk += dS^T Q (128 each), which run on while the next rows arrive. dq: a warpgroup has 64 rows; dS stays in
  * registers as the left operand of dS K.
  *
  * The floor is 7/5 of the products at the tensor cores' rate; with tiles of 64 keys shared memory
@@ -16,6 +16,10 @@
 
 enum { THREADS = 256, ROWS = 128, KEYS = 64 };
 enum { PANEL = KEYS * 128, KEY_TILE = KEYS * 2 * HEAD, P_TILE = TILE * 128 };
+
+/* Where a block of k_dkv keeps its tiles: keys, two stages of rows, P and dS. */
+enum { V_AT = KEY_TILE, Q_AT = 2 * KEY_TILE, DO_AT = 4 * KEY_TILE };
+enum { P_AT = 6 * KEY_TILE, DS_AT = P_AT + P_TILE, DKV_BYTES = DS_AT + P_TILE };
 
 #ifdef ATTENTION_WGMMA
 
@@ -206,6 +210,41 @@ static __device__ inline void store_keys(float *to, const struct fast &a,
     }
 }
 
+/* Queues the products of the stage's rows with the group's 32 keys. */
+static __device__ inline void queue_products(
+    float (&s)[16], float (&d)[16], uint32_t mem, int stage, int group)
+{
+    const uint32_t rows = mem + (uint32_t)(stage * KEY_TILE);
+
+    ptx_wgmma_begin();
+    half_products(s, rows + Q_AT, mem, 32 * group);
+    half_products(d, rows + DO_AT, mem + V_AT, 32 * group);
+    ptx_wgmma_commit();
+}
+
+/* Queues dv += P^T dO, dk += dS^T Q of the stage's rows and the group's 128 columns. */
+static __device__ inline void queue_sums(
+    float (&dk)[64], float (&dv)[64], uint32_t mem, int stage, int group)
+{
+    const uint32_t rows = mem + (uint32_t)(stage * KEY_TILE);
+
+    ptx_wgmma_begin();
+    add_keys(dv, mem + P_AT, rows + DO_AT, group);
+    add_keys(dk, mem + DS_AT, rows + Q_AT, group);
+    ptx_wgmma_commit();
+}
+
+/* Products to P and dS in shared memory, for everybody to see. */
+static __device__ inline void store_probabilities(float (&s)[16], float (&d)[16],
+    const struct row_stats &r, unsigned char *room, int row, int group, float scale)
+{
+    backward<4>(s, d, r, 32 * group, scale);
+    store_tile(room + P_AT, row, 32 * group, s);
+    store_tile(room + DS_AT, row, 32 * group, d);
+    ptx_shared_to_async();
+    __syncthreads();
+}
+
 static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int slots)
 {
     extern __shared__ __align__(1024) unsigned char room[];
@@ -215,61 +254,72 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int sl
         return;
     const int64_t stride = (int64_t)a.N * HEAD;
     const int64_t first = (t.first * (int64_t)a.N + head) * HEAD;
-    const uint32_t k_at = ptx_shared(room), v_at = k_at + KEY_TILE;
-    const uint32_t q_at = v_at + KEY_TILE, do_at = q_at + 2 * KEY_TILE;
-    const uint32_t p_at = do_at + 2 * KEY_TILE, ds_at = p_at + P_TILE;
+    const uint32_t mem = ptx_shared(room);
     const int group = threadIdx.x / 128, row = threadIdx.x / WARP % 4 * 16;
-    const int col = 32 * group, tiles = (t.n + TILE - 1) / TILE;
+    const int j = t.at / KEYS, tiles = (t.n + TILE - 1) / TILE;
     float dk[64], dv[64], s[16], d[16];
-    int i = next_rows(a, t, t.at / TILE, tiles), stage = 0;
+    int i = next_rows(a, t, j, tiles), next = next_rows(a, t, i + 1, tiles), stage = 0;
 
 #pragma unroll
     for (int e = 0; e < 64; e++)
         dk[e] = dv[e] = 0;
-    load_panels<KEYS>(
-        k_at, a.k + t.first * a.k_stride + head * HEAD, a.k_stride, t.at, t.n);
-    load_panels<KEYS>(
-        v_at, a.v + t.first * a.v_stride + head * HEAD, a.v_stride, t.at, t.n);
-    if (i < tiles) {
-        load_panels<TILE>(q_at, a.q + first, stride, i * TILE, t.n);
-        load_panels<TILE>(do_at, a.do_ + first, stride, i * TILE, t.n);
-    }
-    ptx_copy_commit();
-    while (i < tiles) {
-        const int next = next_rows(a, t, i + 1, tiles);
-        const uint32_t here = (uint32_t)stage * KEY_TILE, there = KEY_TILE - here;
-        const struct row_stats r = stats_of(a, t, head, i * TILE + row, t.at / KEYS);
+    if (i < tiles) { /* a set may leave these keys to nobody */
+        struct row_stats r = stats_of(a, t, head, i * TILE + row, j);
+        load_panels<KEYS>(
+            mem, a.k + t.first * a.k_stride + head * HEAD, a.k_stride, t.at, t.n);
+        load_panels<KEYS>(
+            mem + V_AT, a.v + t.first * a.v_stride + head * HEAD, a.v_stride, t.at, t.n);
+        load_panels<TILE>(mem + Q_AT, a.q + first, stride, i * TILE, t.n);
+        load_panels<TILE>(mem + DO_AT, a.do_ + first, stride, i * TILE, t.n);
+        ptx_copy_commit();
         arrived();
-        ptx_wgmma_begin();
-        half_products(s, q_at + here, k_at, col);
-        half_products(d, do_at + here, v_at, col);
-        ptx_wgmma_commit();
+        queue_products(s, d, mem, 0, group);
         if (next < tiles) {
-            load_panels<TILE>(q_at + there, a.q + first, stride, next * TILE, t.n);
-            load_panels<TILE>(do_at + there, a.do_ + first, stride, next * TILE, t.n);
+            load_panels<TILE>(
+                mem + Q_AT + KEY_TILE, a.q + first, stride, next * TILE, t.n);
+            load_panels<TILE>(
+                mem + DO_AT + KEY_TILE, a.do_ + first, stride, next * TILE, t.n);
         }
         ptx_copy_commit();
         ptx_wgmma_wait<0>();
         ptx_hold(s);
         ptx_hold(d);
-        backward<4>(s, d, r, col, a.scale);
-        store_tile(room + (p_at - k_at), row, col, s);
-        store_tile(room + (ds_at - k_at), row, col, d);
-        ptx_shared_to_async();
-        __syncthreads();
+        store_probabilities(s, d, r, room, row, group, a.scale);
+        while (next < tiles) { /* the sums of i run while next arrives */
+            const int after = next_rows(a, t, next + 1, tiles);
+            const uint32_t here = (uint32_t)stage * KEY_TILE;
+            r = stats_of(a, t, head, next * TILE + row, j);
+            ptx_hold(dk);
+            ptx_hold(dv);
+            queue_sums(dk, dv, mem, stage, group);
+            arrived();
+            queue_products(s, d, mem, stage ^ 1, group);
+            ptx_wgmma_wait<1>();
+            ptx_hold(dk);
+            ptx_hold(dv);
+            __syncthreads(); /* nobody reads the rows of i, P or dS any more */
+            if (after < tiles) {
+                load_panels<TILE>(
+                    mem + Q_AT + here, a.q + first, stride, after * TILE, t.n);
+                load_panels<TILE>(
+                    mem + DO_AT + here, a.do_ + first, stride, after * TILE, t.n);
+            }
+            ptx_copy_commit();
+            ptx_wgmma_wait<0>();
+            ptx_hold(s);
+            ptx_hold(d);
+            store_probabilities(s, d, r, room, row, group, a.scale);
+            i = next;
+            next = after;
+            stage ^= 1;
+        }
         ptx_hold(dk);
         ptx_hold(dv);
-        ptx_wgmma_begin();
-        add_keys(dv, p_at, do_at + here, group);
-        add_keys(dk, ds_at, q_at + here, group);
-        ptx_wgmma_commit();
+        queue_sums(dk, dv, mem, stage, group);
         ptx_wgmma_wait<0>();
         ptx_hold(dk);
         ptx_hold(dv);
-        i = next;
-        stage ^= 1;
     }
-    ptx_copy_wait<0>();
     store_keys(a.dk, a, t, head, row, 128 * group, dk);
     store_keys(a.dv, a, t, head, row, 128 * group, dv);
 }
@@ -375,7 +425,7 @@ int attention_wgmma_bwd(
     struct fast a;
 
     if (fast_bwd_args(&a, p, stream, err) != 0
-        || LAUNCH(k_dkv, (unsigned)(key_slots * p->N), THREADS, 6 * KEY_TILE + 2 * P_TILE,
+        || LAUNCH(k_dkv, (unsigned)(key_slots * p->N), THREADS, DKV_BYTES,
                stream, err, a, key_slots)
             != 0)
         return (int)err->code;
