@@ -153,11 +153,26 @@ static __device__ inline void feed_b(const struct room *m, const struct group_ti
     }
 }
 
+/* Where C is added to: part `i` of `parts` of the tile's rows of C into the second-level cache, while
+ * the others multiply. */
+static __device__ inline void feed_c(
+    const struct grouped_gemm *p, const struct group_tile *t, int i, int parts)
+{
+    const int size = p->c_type == GLM_BF16 ? 2 : 4, each = (ROWS + parts - 1) / parts;
+    const int left = (int)group_cols(p) - t->col, cols = left < COLS ? left : COLS;
+    const int first = t->row + i * each;
+
+    for (int r = first; r < first + each && r < t->row + ROWS && r < t->row_end && cols > 0; r++)
+        ptx_prefetch((const char *)p->c + (group_row_at(p, t, r) + t->col) * size,
+            cols * size);
+}
+
 template <int KIND, bool PAIR>
 static __device__ void feed(const struct grouped_gemm *p, const struct tensor_map *a,
     const struct tensor_map *b, const struct room *m, const struct group_cut *cut)
 {
     const int tiles = m->start[p->G], rank = m->pair.mine, step = PAIR ? PAIR_BLOCKS : 1;
+    const bool ahead = p->accumulate && group_cols(p) % 8 == 0 && (uintptr_t)p->c % 16 == 0;
     struct turn turn = {0, 0};
 
     ptx_map_prefetch(a);
@@ -176,6 +191,8 @@ static __device__ void feed(const struct grouped_gemm *p, const struct tensor_ma
                 if (!PAIR || t.beside || h == rank)
                     feed_b<KIND>(m, &t, b, to, full, k, h, PAIR && !t.beside);
             }
+            if (ahead)
+                feed_c(p, &t, k / STEP, (length + STEP - 1) / STEP);
             turn_next(&turn);
         }
     }
@@ -241,11 +258,11 @@ static __device__ void store_pairs(const struct grouped_gemm *p, const struct gr
     }
 }
 
-/* The same of F32 whose pairs are aligned; where C is added to, 16 loads are under way together. */
+/* The same of F32 whose pairs are aligned; where C is added to, 32 loads are under way together. */
 static __device__ void store_wide(const struct grouped_gemm *p, const struct group_tile *t,
     const float (&d)[128], int group)
 {
-    enum { BATCH = 16 };
+    enum { BATCH = 32 };
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
     const int cols = (int)group_cols(p);
 

@@ -135,6 +135,13 @@ static __device__ inline void ptx_map_prefetch(const struct tensor_map *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+/* 9.7.9.25.4.3 (cp.async.bulk.prefetch): 16 n bytes, aligned to 16, into the second-level cache. */
+static __device__ inline void ptx_prefetch(const void *from, int bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes)
+        : "memory");
+}
+
 /* 9.7.13.1 (barrier): the first `threads` threads of those that name the same number, 1 to 15. */
 static __device__ inline void ptx_meet(int number, int threads)
 {

@@ -131,6 +131,14 @@ static inline void ptx_box_3d_both(uint32_t to, const struct tensor_map *map, ui
 }
 
 static inline void ptx_map_prefetch(const struct tensor_map *) {}
+
+static inline void ptx_prefetch(const void *from, int bytes)
+{
+    if ((uintptr_t)from % 16 != 0 || bytes < 16 || bytes % 16 != 0)
+        emu_die("prefetch of %d bytes at %p", bytes, from);
+    volatile char end = ((const char *)from)[bytes - 1]; /* for the address sanitizer */
+    (void)end;
+}
 static inline void ptx_meet(int number, int threads) { emu_barrier(number, threads, 0); }
 template <int N> static inline void ptx_registers_less(void) {}
 template <int N> static inline void ptx_registers_more(void) {}
