@@ -86,6 +86,8 @@ int indexer_score(
 {
     const dim3 grid(blocks_of(r->t1, KEYS), blocks_of(r->t1 - r->t0, ROWS));
 
+    if (indexer_wgmma_fits(r, s))
+        return indexer_score_wgmma(score, r, s, err);
     if (indexer_score_fits(r))
         return indexer_score_mma(score, r, s, err);
     return BY_TYPE(r->dtype, E, LAUNCH(k_score<E>, grid, THREADS, 0, s, err, score, *r));

@@ -38,6 +38,20 @@ bool indexer_score_fits(const struct indexer_rows *r);
 int indexer_score_mma(
     float *score, const struct indexer_rows *r, glm_stream s, struct glm_error *err);
 
+/* The same by wgmma (indexer_wgmma.cu), for Hopper and shapes that also fit the one above. */
+bool indexer_wgmma_fits(const struct indexer_rows *r, glm_stream s);
+int indexer_score_wgmma(
+    float *score, const struct indexer_rows *r, glm_stream s, struct glm_error *err);
+
+/* Whether no row of [begin, end) needs a score of keys [s0, s0 + keys). */
+static __device__ inline bool indexer_idle(
+    const struct indexer_rows *r, int64_t begin, int64_t end, int64_t s0, int keys)
+{
+    if (r->first[begin] >= s0 + keys)
+        return true;
+    return r->first[begin] == r->first[end - 1] && end - r->first[begin] <= r->least;
+}
+
 static __device__ inline float indexer_relu(float z) { return z < 0 ? 0 : z; } /* NaN stays */
 
 #endif

@@ -112,14 +112,6 @@ static __device__ float fold(const float sum[2][2])
     return (high ? v[1] : v[0]) + __shfl_xor_sync(0xFFFFFFFFu, high ? v[0] : v[1], 2);
 }
 
-/* Whether no row of [begin, end) needs a score of the block's keys. */
-static __device__ bool idle(const struct indexer_rows *r, int64_t begin, int64_t end, int64_t s0)
-{
-    if (begin >= end || r->first[begin] >= s0 + KEYS)
-        return true;
-    return r->first[begin] == r->first[end - 1] && end - r->first[begin] <= r->least;
-}
-
 static __global__ void __launch_bounds__(THREADS, 2) k_score(float *score, struct indexer_rows r)
 {
     extern __shared__ __align__(128) char room[];
@@ -131,7 +123,7 @@ static __global__ void __launch_bounds__(THREADS, 2) k_score(float *score, struc
     const int bytes = stage_bytes(N);
     uint32_t a[2][STEPS][4];
 
-    if (idle(&r, begin, end, s0))
+    if (begin >= end || indexer_idle(&r, begin, end, s0, KEYS))
         return;
     for (int i = 0; i < STAGES - 1; i++) {
         load_rows(ring + (uint32_t)(i * bytes), &r, begin + i * PAIR, end);

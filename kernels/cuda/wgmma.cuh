@@ -110,6 +110,22 @@ static __device__ inline void ptx_wgmma_128(float (&d)[64], uint64_t a, uint64_t
         : "memory");
 }
 
+/* N = 64, A in registers (fragments as in ptx_mma). */
+template <int B_MN>
+static __device__ inline void ptx_wgmma_64_regs(
+    float (&d)[32], const uint32_t *a, uint64_t b, int more)
+{
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %37, 0; "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,"
+        "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "{%32,%33,%34,%35}, %36, p, 1, 1, %38;}"
+        : D16_(d, 0), D16_(d, 16)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more), "n"(B_MN)
+        : "memory");
+}
+
 /* N = 256, A in registers (fragments as in ptx_mma). */
 template <int B_MN>
 static __device__ inline void ptx_wgmma_256_regs(

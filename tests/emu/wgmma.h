@@ -86,4 +86,19 @@ static inline void ptx_wgmma_256_regs(
     emu_wgmma(d, 256, x, b, B_MN, more);
 }
 
+template <int B_MN>
+static inline void ptx_wgmma_64_regs(float (&d)[32], const uint32_t *a, uint64_t b, int more)
+{
+    uint32_t own[4] = {a[0], a[1], a[2], a[3]};
+    float x[2][16];
+    const uint64_t *all = EMU_ALL("wgmma", own);
+
+    for (int half = 0; half < 2; half++) {
+        for (int k = 0; k < 16; k++)
+            x[half][k] = emu_a(all, emu_lane() / 4 + 8 * half, k);
+    }
+    EMU_DONE("wgmma");
+    emu_wgmma(d, 64, x, b, B_MN, more);
+}
+
 #endif
