@@ -15,7 +15,7 @@
 #include "kernels/cuda/tensormap.h"
 
 #ifdef CUDA_EMULATED
-#include "tests/emu/tma.h"
+#include <emu_tma.h>
 #else
 
 /* 9.7.13.15.9 (mbarrier.init). */

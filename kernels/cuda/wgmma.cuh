@@ -29,7 +29,7 @@ static __device__ inline uint64_t wgmma_mn(uint32_t at, uint32_t panel)
 }
 
 #ifdef CUDA_EMULATED
-#include "tests/emu/wgmma.h"
+#include <emu_wgmma.h>
 #elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /* The compiler may not move uses of these registers across. */

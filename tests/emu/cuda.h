@@ -28,6 +28,7 @@ enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
 enum { cudaEnableDefault = 0 };
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function,
-    unsigned version, unsigned long long flags, enum cudaDriverEntryPointQueryResult *result);
+    unsigned version, unsigned long long flags,
+    enum cudaDriverEntryPointQueryResult *result);
 
 #endif

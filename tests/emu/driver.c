@@ -4,8 +4,8 @@
 #include <cuda.h>
 #include <string.h>
 
-static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *base,
-    const cuuint64_t *size, const cuuint64_t *stride, const cuuint32_t *box,
+static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+    void *base, const cuuint64_t *size, const cuuint64_t *stride, const cuuint32_t *box,
     const cuuint32_t *step, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
     CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
 {
@@ -37,13 +37,14 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function,
-    unsigned version, unsigned long long flags, enum cudaDriverEntryPointQueryResult *result)
+    unsigned version, unsigned long long flags,
+    enum cudaDriverEntryPointQueryResult *result)
 {
     union {
         CUresult (*f)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
-            CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-            CUtensorMapFloatOOBfill);
+            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+            const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
         void *p;
     } found = {encode};
 

@@ -39,11 +39,15 @@ static inline void ptx_barrier_init(uint32_t bar, int arrivals)
     if (bar % 8 != 0 || arrivals < 1 || arrivals > 255)
         emu_die("mbarrier at %u of %d arrivals", bar, arrivals);
     const uint8_t n = (uint8_t)arrivals;
-    *(struct emu_mbarrier *)emu_at(bar) = (struct emu_mbarrier){0, n, n, EMU_IS_BARRIER, 0};
+    *(struct emu_mbarrier *)emu_at(bar) =
+        (struct emu_mbarrier){0, n, n, EMU_IS_BARRIER, 0};
 }
 
 static inline void ptx_barrier_fence(void) {}
-static inline void ptx_barrier_arrive(uint32_t bar) { emu_mbarrier_change(emu_mbarrier_at(bar), 1, 0); }
+static inline void ptx_barrier_arrive(uint32_t bar)
+{
+    emu_mbarrier_change(emu_mbarrier_at(bar), 1, 0);
+}
 
 static inline void ptx_barrier_expect(uint32_t bar, int bytes)
 {
@@ -67,7 +71,8 @@ static inline void emu_box(
     for (int z = 0; z < t->box[2]; z++)
         for (int y = 0; y < t->box[1]; y++)
             for (int x = 0; x < t->box[0]; x++, bytes += 2) {
-                const int64_t i[3] = {(int64_t)at[0] + x, (int64_t)at[1] + y, (int64_t)at[2] + z};
+                const int64_t i[3] = {
+                    (int64_t)at[0] + x, (int64_t)at[1] + y, (int64_t)at[2] + z};
                 bool in = true;
                 const char *from = (const char *)t->base;
                 uint32_t a = to + (uint32_t)bytes;
@@ -105,15 +110,18 @@ static inline int ptx_rank(void)
     return emu_thread() / (int)(emu_block_size.x / 2);
 }
 
-static inline void ptx_cluster_sync(void) { emu_block(0); }
+static inline void ptx_cluster_sync(void)
+{
+    emu_block(0);
+}
 
 static inline void ptx_barrier_arrive_at(uint32_t bar, int rank, struct ptx_pair pair)
 {
     ptx_barrier_arrive(bar + (uint32_t)((rank - pair.mine) * pair.stride));
 }
 
-static inline void ptx_box_2d_both(uint32_t to, const struct tensor_map *map, uint32_t bar, int x,
-    int y, struct ptx_pair pair)
+static inline void ptx_box_2d_both(uint32_t to, const struct tensor_map *map,
+    uint32_t bar, int x, int y, struct ptx_pair pair)
 {
     for (int r = 0; r < 2; r++) {
         const uint32_t there = (uint32_t)((r - pair.mine) * pair.stride);
@@ -121,8 +129,8 @@ static inline void ptx_box_2d_both(uint32_t to, const struct tensor_map *map, ui
     }
 }
 
-static inline void ptx_box_3d_both(uint32_t to, const struct tensor_map *map, uint32_t bar, int x,
-    int y, int z, struct ptx_pair pair)
+static inline void ptx_box_3d_both(uint32_t to, const struct tensor_map *map,
+    uint32_t bar, int x, int y, int z, struct ptx_pair pair)
 {
     for (int r = 0; r < 2; r++) {
         const uint32_t there = (uint32_t)((r - pair.mine) * pair.stride);
@@ -139,7 +147,10 @@ static inline void ptx_prefetch(const void *from, int bytes)
     volatile char end = ((const char *)from)[bytes - 1]; /* for the address sanitizer */
     (void)end;
 }
-static inline void ptx_meet(int number, int threads) { emu_barrier(number, threads, 0); }
+static inline void ptx_meet(int number, int threads)
+{
+    emu_barrier(number, threads, 0);
+}
 template <int N> static inline void ptx_registers_less(void) {}
 template <int N> static inline void ptx_registers_more(void) {}
 
