@@ -35,9 +35,12 @@ static json_t *load(
         return NULL;
     }
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &e);
-    if (root == NULL) /* "near" would show bytes of the answer */
+    if (root == NULL) {
+        const char *near = strstr(e.text, " near "); /* would show bytes of the answer */
         glm_fail(err, GLM_EFORMAT, "%s: byte %d: the answer is not JSON: %.*s", what,
-            e.position, (int)(strcspn(e.text, "'\"")), e.text);
+            e.position, (int)(near != NULL ? near - e.text : (ptrdiff_t)strlen(e.text)),
+            e.text);
+    }
     return root;
 }
 
