@@ -292,6 +292,9 @@ gpu-pack: ## put the programs and the libraries they need into build/gpu, for a 
 gpu-test: ## every operation on the GPU against the CPU's, beside noise; tiny models on both
 	@tests/gpu/run.sh test
 
+gpu-bench: ## time on the GPU: operations and a slice of the model beside PyTorch and transformers
+	@$(PYTHON) tests/bench/bench_gpu.py
+
 gpu-sanitize: ## compute-sanitizer over the operations on small shapes
 	@tests/gpu/run.sh sanitize
 
@@ -414,7 +417,7 @@ config: ## what this machine has
 	    printf '%-12s ' $$t; command -v $$t || echo 'missing'; done
 	@printf 'venv         '; $(VENV) --version 2>/dev/null || echo 'missing (make venv)'
 
-.PHONY: emulated gpu-pack gpu-test gpu-sanitize fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \
+.PHONY: emulated gpu-pack gpu-test gpu-bench gpu-sanitize fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \
         bench-big lint format layers headers install uninstall help config
 .SECONDARY:
 -include $(shell find $(BUILD) $(EMU) build/fuzz/obj -name '*.d' 2>/dev/null)

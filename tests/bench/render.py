@@ -27,7 +27,7 @@ def number(v):
 def section(r):
     m = r["machine"]
     lines = [f"\n## {r['name']}\n",
-             f"{r['date']}, commit {r['commit']}, {m['cpu']}, {m['cores']} cores, "
+             f"{r['date']}, commit {r['commit']}, {m['gpu'] + ', ' if 'gpu' in m else ''}{m['cpu']}, {m['cores']} cores, "
              f"Linux {m['kernel']}. Command: `{r['command']}`\n",
              "| figure | unit | better | ours | peer | limit | target | samples | note |",
              "|---|---|---|---:|---:|---:|---:|---:|---|"]

@@ -12,6 +12,7 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 
@@ -21,10 +22,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def machine():
     with open("/proc/cpuinfo", encoding="ascii") as f:
         cpu = next((l.split(":")[1].strip() for l in f if l.startswith("model name")), "unknown")
-    return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()}
+    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                         capture_output=True, text=True, check=False).stdout.strip() \
+        if shutil.which("nvidia-smi") else ""
+    found = {"gpu": gpu} if gpu else {}
+    return {**found, "cpu": cpu, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release()}
 
 
 def commit():
+    """Of this tree; where it came without its history, what COMMIT says."""
+    if "COMMIT" in os.environ:
+        return os.environ["COMMIT"]
     def git(*words):
         return subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True,
                               check=False).stdout.strip()

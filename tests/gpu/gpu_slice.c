@@ -1,7 +1,9 @@
-/* gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] [--profile]: forward and backward
+/* gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] [--profile] [--steps N]: forward and backward
  * of a model with BF16 weights by formula (tests/gpu/support.h) on the GPU, one sequence.
  *
- * Prints a JSON line: seconds of each round, loss, bytes of weights, gradients and all else. --dump
+ * Prints a JSON line: seconds of each round, loss, FLOPs (train/flops.h), bytes of weights, gradients
+ * and all else. --steps: N times 8 micro-batches and the optimizer's update (Muon with BF16 products,
+ * AdamW) with masters and moments; prints seconds of both and a hash of losses and norms. --dump
  * writes the loss and, for every parameter gradient, its norm and some elements, which
  * tests/gpu/peer_slice.py compares with transformers'. --profile times every operation of one more
  * round with events, which costs the overlap of launches, and prints a table to standard error. */
@@ -15,7 +17,9 @@
 #include <unistd.h>
 
 #include "tests/gpu/support.h"
+#include "train/flops.h"
 #include "train/model.h"
+#include "train/optimizer.h"
 
 enum { PICKS = 65536, MAX_ROUNDS = 64 };
 
@@ -180,6 +184,90 @@ static void make_params(struct slice *s, struct glm_error *err)
     }
 }
 
+/* ---- whole steps ------------------------------------------------------------------------------ */
+
+static double now(void);
+
+static void fill_masters(struct params *p, struct glm_error *err)
+{
+    for (int64_t i = 0; i < p->count && err->code == GLM_OK; i++) {
+        const struct table_entry *e = p->p[i].entry;
+        const bool bias = e->optimizer == OPT_ROUTER_BIAS;
+        const bool zero = bias || strstr(e->name, ".bias") != NULL;
+        const int64_t in = e->shape[e->rank - 1];
+        const float scale = e->rank < 2 ? 0 : (float)(1 / (37837.2 * sqrt((double)in)));
+        const float mean = e->rank < 2 && !zero ? 1 : 0;
+        void *const to = p->p[i].master != NULL ? p->p[i].master : p->p[i].w;
+        const bool wide = bias || (p->p[i].master != NULL && p->p[i].master != p->p[i].w);
+        if (gpu.fill(to, p->p[i].count, !wide, seed_of(e->name), scale, mean) != 0)
+            die("cannot fill weights");
+        params_round(p, i, err);
+    }
+}
+
+/* 8 micro-batches, then the update; hash: of every loss and norm, so that two runs can be compared. */
+static int whole_steps(struct slice *s, struct model_options o,
+    const struct model_batch *b, int steps, struct glm_error *err)
+{
+    enum { MICRO = 8 };
+    const struct params_options po = {.dtype = GLM_BF16,
+        .trained = PARAMS_NO_INDEXER,
+        .home = {.k = s->k, .stream = s->stream}};
+    struct optimizer_options oo = optimizer_defaults();
+    struct optimizer *optimizer = NULL;
+    struct params *p = NULL;
+    struct model *m = NULL;
+    struct model_param *link = calloc((size_t)s->table->count, sizeof *link);
+    uint64_t hash = 1469598103934665603u;
+
+    oo.muon_low_precision = true;
+    if (params_new(&p, s->table, &po, err) != 0)
+        goto out;
+    fill_masters(p, err);
+    for (int64_t i = 0; i < p->count; i++)
+        link[i] = (struct model_param){p->p[i].w, p->p[i].grad};
+    if (optimizer_new(&optimizer, p, &oo, err) != 0
+        || optimizer_scratch(optimizer, s->k, s->stream, &o.least_bytes, err) != 0
+        || model_new(&m, s->table, link, &o, s->k, s->stream, err) != 0)
+        goto out;
+    for (int step = 0; step < steps; step++) {
+        struct optimizer_report report = {0};
+        double loss = 0;
+        params_zero_grads(p, err);
+        s->k->stream_wait(s->stream, err);
+        const double begin = now();
+        for (int i = 0; i < MICRO && err->code == GLM_OK; i++) {
+            if (model_forward(m, b, NULL, err) == 0)
+                model_backward(m, &(struct model_scale){1, 1, 1}, err);
+            loss += model_losses(m)->lm_sum;
+        }
+        const double middle = now();
+        const double tokens = (double)(MICRO * model_losses(m)->lm_count);
+        optimizer_update(optimizer,
+            &(struct optimizer_step){.lr = 1e-4, .decay = 0.1, .grad_scale = 1 / tokens},
+            s->k, s->stream, &report, err);
+        s->k->stream_wait(s->stream, err);
+        const double end = now();
+        if (err->code != GLM_OK)
+            goto out;
+        unsigned char bits[2 * sizeof(double)];
+        memcpy(bits, &loss, sizeof loss);
+        memcpy(bits + sizeof loss, &report.norm, sizeof report.norm);
+        for (size_t k = 0; k < sizeof bits; k++)
+            hash = (hash ^ bits[k]) * 1099511628211u;
+        printf("{\"step\": %d, \"loss\": %.9g, \"norm\": %.9g, \"micro_batches\": %.6f, "
+               "\"update\": %.6f, \"hash\": \"%016" PRIx64 "\"}\n",
+            step + 1, loss / tokens, report.norm, middle - begin, end - middle, hash);
+        fflush(stdout);
+    }
+out:
+    model_free(m);
+    optimizer_free(optimizer);
+    params_free(p);
+    free(link);
+    return (int)err->code;
+}
+
 static void zero_grads(struct slice *s, struct glm_error *err)
 {
     for (int64_t i = 0; i < s->table->count; i++)
@@ -311,12 +399,12 @@ int main(int argc, char **argv)
     const char *dump_path = NULL;
     double seconds[MAX_ROUNDS], loss = 0;
     bool with_profile = false, with_loss = false;
-    int rounds = 5;
+    int rounds = 5, steps = 0;
     size_t size;
 
     if (argc < 3)
         die("usage: gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] "
-            "[--profile]");
+            "[--profile] [--steps N]");
     for (int i = 3; i < argc; i++)
         if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
             rounds = atoi(argv[++i]);
@@ -326,6 +414,8 @@ int main(int argc, char **argv)
             with_loss = true;
         else if (strcmp(argv[i], "--profile") == 0)
             with_profile = true;
+        else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
+            steps = atoi(argv[++i]);
         else
             die(argv[i]);
     rounds = rounds < 1 ? 1 : rounds > MAX_ROUNDS ? MAX_ROUNDS : rounds;
@@ -340,7 +430,15 @@ int main(int argc, char **argv)
     if ((s.stream = s.k->stream_new(1, &err)) == NULL)
         goto out;
     const int64_t before = gpu.used();
-    make_params(&s, &err);
+    if (steps == 0)
+        make_params(&s, &err);
+    for (int64_t i = 0;
+         s.params != NULL && err.code == GLM_OK && !with_loss && i < s.table->count; i++)
+        if (s.table->entries[i].kind == KIND_INDEXER) {
+            s.k->release(s.params[i].dw);
+            s.gradients -= 4 * count_of(&s.table->entries[i]);
+            s.params[i].dw = NULL;
+        }
     const int64_t filled = gpu.used();
     const struct model_batch b = batch_of(T, s.table->config.vocab_size);
     const struct model_options o = {.dtype = GLM_BF16,
@@ -352,12 +450,16 @@ int main(int argc, char **argv)
         .zero_padding_row_grad = true,
         .absorbed = T > 8192, /* as glm-train chooses */
         .lean = true};
-    for (int64_t i = 0; i < s.table->count && err.code == GLM_OK && !with_loss; i++)
-        if (s.table->entries[i].kind == KIND_INDEXER) {
-            s.k->release(s.params[i].dw);
-            s.gradients -= 4 * count_of(&s.table->entries[i]);
-            s.params[i].dw = NULL;
-        }
+    if (steps > 0) {
+        whole_steps(&s, o, &b, steps, &err);
+        goto out;
+    }
+    struct flops_rows rows = {0};
+    struct flops flops = {0};
+    const struct flops_options fo = {
+        .indexer = with_loss ? FLOPS_INDEXER_SPARSE : FLOPS_INDEXER_ONLY_FORWARD};
+    flops_add(&rows, T, 1, s.table->config.index_topk, &err);
+    flops_count(&flops, &s.table->config, &fo, &rows, &err);
     if (err.code != GLM_OK
         || model_new(&m, s.table, s.params, &o, s.k, s.stream, &err) != 0)
         goto out;
@@ -368,8 +470,9 @@ int main(int argc, char **argv)
         goto out;
     printf("{\"tokens\": %" PRId64 ", \"loss\": %.9g, \"weights\": %" PRId64
            ", \"gradients\": %" PRId64 ", \"buffers\": %" PRId64 ", \"beyond\": %" PRId64
-           ", \"context\": %" PRId64 ", \"seconds\": [",
-        T, loss, s.weights, s.gradients, buffers, gpu.used() - filled, before);
+           ", \"context\": %" PRId64 ", \"flops\": %" PRIu64 ", \"seconds\": [",
+        T, loss, s.weights, s.gradients, buffers, gpu.used() - filled, before,
+        flops.total);
     for (int i = 0; i < rounds; i++)
         printf("%s%.6f", i ? ", " : "", seconds[i]);
     printf("]}\n");
