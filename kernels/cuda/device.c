@@ -91,7 +91,7 @@ static enum cuda_grouped grouped_choice(void)
     for (int i = 0; named != NULL && i < 4; i++)
         if (strcmp(named, names[i]) == 0)
             return (enum cuda_grouped)i;
-    return CUDA_GROUPED_MMA;
+    return CUDA_GROUPED_PAIR;
 }
 
 static void stream_free(glm_stream s)
