@@ -13,13 +13,7 @@
 
 static uint64_t seed_of(const char *a, const char *b)
 {
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (; *a != '\0'; a++)
-        h = (h ^ (unsigned char)*a) * 0x100000001b3u;
-    for (; *b != '\0'; b++)
-        h = (h ^ (unsigned char)*b) * 0x100000001b3u;
-    return h;
+    return rng_text(rng_text(RNG_TEXT, a), b);
 }
 
 static bool floats(enum glm_dtype type)

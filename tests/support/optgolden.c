@@ -77,15 +77,10 @@ void optgolden_input(const struct optgolden *c, const char *array, bool f64, voi
         : *array == 'm'               ? 0.002f
         : *array == 'v'               ? 0.003f
                                       : 0.01f;
-    char name[64];
-    uint64_t h = 0xcbf29ce484222325u;
+    const uint64_t h = rng_text(rng_text(rng_text(RNG_TEXT, c->name), "/"), array);
 
-    snprintf(name, sizeof name, "%s/%s", c->name, array);
-    for (const char *s = name; *s != '\0'; s++)
-        h = (h ^ (unsigned char)*s) * 0x100000001b3u;
     for (int64_t i = 0; i < c->n; i++) {
-        const double unit = (double)(rng_mix(h + (uint64_t)i) >> 40) * 0x1p-24 * 2 - 1;
-        float x = (float)unit * scale;
+        float x = (float)rng_unit(rng_mix(h + (uint64_t)i)) * scale;
         if (*array == 'v')
             x = (float)((double)x * (double)x);
         if (f64)

@@ -17,13 +17,7 @@ enum { SMALL_BIG = 1 << 20 };
 
 static uint64_t small_seed(enum ckpt_section section, const char *name)
 {
-    uint64_t h = 0xcbf29ce484222325u;
-    for (const char *s = section_name(section); *s; s++)
-        h = (h ^ (unsigned char)*s) * 0x100000001b3u;
-    h = (h ^ '/') * 0x100000001b3u;
-    for (const char *s = name; *s; s++)
-        h = (h ^ (unsigned char)*s) * 0x100000001b3u;
-    return h;
+    return rng_text(rng_text(rng_text(RNG_TEXT, section_name(section)), "/"), name);
 }
 
 static uint64_t small_bits(enum glm_dtype dtype, uint64_t x)

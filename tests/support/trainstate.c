@@ -11,13 +11,7 @@
 
 static uint64_t seed_of(const struct ckpt_tensor *t)
 {
-    char path[600];
-    uint64_t h = 0xcbf29ce484222325u;
-
-    snprintf(path, sizeof path, "%s/%s", section_name(t->section), t->name);
-    for (const char *s = path; *s != '\0'; s++)
-        h = (h ^ (unsigned char)*s) * 0x100000001b3u;
-    return h;
+    return rng_text(rng_text(rng_text(RNG_TEXT, section_name(t->section)), "/"), t->name);
 }
 
 static uint64_t bits_of(const struct ckpt_tensor *t, uint64_t x)
