@@ -23,7 +23,8 @@ static const struct topk_shape tops[] = {
     {{1, 2, 3, 9}, 2, 8, 3, false},
     {{33, 1, 64}, 4, 16, 8, false},
     {{70, 5}, 32, 128, 16, false},
-    {{65}, 4, 16, 200, false}, /* sees fewer than K always */
+    {{70, 5}, 8, 128, 16, false}, /* tensor cores, with and without Hopper's own way */
+    {{65}, 4, 16, 200, false},    /* sees fewer than K always */
     {{130}, 4, 64, 1, false},
     {{300, 129, 2}, 32, 128, 64, true},
     {{1500}, 4, 16, 512, true},
@@ -211,6 +212,7 @@ static const struct loss_shape losses[] = {
     {{33, 1, 20}, 4, 16, 7, 4, 1, 40, 8, false},
     {{70}, 32, 128, 0, 2, 2, 256, 0, false},
     {{70, 5}, 32, 128, 16, 4, 1, 576, 0, false},
+    {{70, 5}, 16, 128, 16, 2, 1, 64, 0, false},
     {{300, 129, 2}, 32, 128, 0, 4, 4, 256, 0, true},
     {{300, 129, 2}, 32, 128, 64, 4, 4, 256, 0, true},
     {{1100}, 32, 128, 512, 2, 2, 256, 0, true},
