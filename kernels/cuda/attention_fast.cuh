@@ -249,23 +249,35 @@ static __device__ inline struct row_stats stats_of(
     return r;
 }
 
-/* Products q.k and do.v of 16 rows x 8*G keys from key `col` of the tile on, in place to p and ds. */
+/* Products q.k and do.v of 16 rows x 8*G keys from key `col` of the tile on, in place to p and, but
+ * for the factor `scale` that the sums get at their end, ds. */
+template <int G, bool MASKED>
+static __device__ inline void backward_of(
+    float (&s)[4 * G], float (&d)[4 * G], const struct row_stats &r, int col, float scale2)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const uint64_t seen = MASKED ? r.seen[half] >> (col + threadIdx.x % 4 * 2) : 0;
+        const float lse2 = r.lse2[half], delta = r.delta[half];
+#pragma unroll
+        for (int i = 0; i < 2 * G; i++) {
+            float &x = s[i / 2 * 4 + 2 * half + i % 2], &y = d[i / 2 * 4 + 2 * half + i % 2];
+            x = !MASKED || (seen >> (i / 2 * 8 + i % 2) & 1) != 0
+                ? ptx_exp2(x * scale2 - lse2)
+                : 0;
+            y = x * (y - delta);
+        }
+    }
+}
+
 template <int G>
 static __device__ inline void backward(float (&s)[4 * G], float (&d)[4 * G],
     const struct row_stats &r, int col, float scale)
 {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const uint64_t seen = r.seen[half] >> (col + threadIdx.x % 4 * 2);
-        const float scale2 = scale * LOG2E, lse2 = r.lse2[half], delta = r.delta[half];
-#pragma unroll
-        for (int i = 0; i < 2 * G; i++) {
-            float &x = s[i / 2 * 4 + 2 * half + i % 2], &y = d[i / 2 * 4 + 2 * half + i % 2];
-            const bool there = (seen >> (i / 2 * 8 + i % 2) & 1) != 0;
-            x = there ? ptx_exp2(x * scale2 - lse2) : 0;
-            y = x * ((y - delta) * scale);
-        }
-    }
+    if (__all_sync(0xFFFFFFFFu, (r.seen[0] & r.seen[1]) == ~(uint64_t)0))
+        backward_of<G, false>(s, d, r, col, scale * LOG2E);
+    else
+        backward_of<G, true>(s, d, r, col, scale * LOG2E);
 }
 
 /* ---- the host's part, in attention_mask.cu ---------------------------------------------------- */

@@ -137,7 +137,8 @@ static __device__ inline void part(float (&x)[32], uint32_t left, uint32_t right
 
 /* Two rows of a warp's 16, in the order of accumulators: a lane's 16 bytes hold columns 8*n + 2*lane
  * and the next of n = 4*m ... 4*m + 3. */
-static __device__ inline void store_part(bf16 *const to[2], int panel, const float (&x)[32])
+static __device__ inline void store_part(
+    bf16 *const to[2], int panel, const float (&x)[32], float by)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -146,7 +147,8 @@ static __device__ inline void store_part(bf16 *const to[2], int panel, const flo
             uint32_t v[4];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                v[i] = ptx_pack(x[16 * m + 4 * i + 2 * half], x[16 * m + 4 * i + 2 * half + 1]);
+                v[i] = ptx_pack(x[16 * m + 4 * i + 2 * half] * by,
+                    x[16 * m + 4 * i + 2 * half + 1] * by);
             if (to[half] != NULL)
                 *(uint4 *)(to[half] + panel * 64 + 32 * m + threadIdx.x % 4 * 8) =
                     make_uint4(v[0], v[1], v[2], v[3]);
@@ -157,7 +159,7 @@ static __device__ inline void store_part(bf16 *const to[2], int panel, const flo
 /* The panels of dk and dv, alternately to the warpgroups, one multiplied while one is stored. 17 are
  * there; the second warpgroup's ninth turn repeats the last and stores nothing. */
 static __device__ inline void parts(bf16 *const to[2], uint32_t q_at, uint32_t do_at,
-    uint32_t p_at, uint32_t ds_at)
+    uint32_t p_at, uint32_t ds_at, float scale)
 {
     const int group = threadIdx.x / 128;
     float x[2][32];
@@ -177,7 +179,8 @@ static __device__ inline void parts(bf16 *const to[2], uint32_t q_at, uint32_t d
         }
         ptx_hold(x[i % 2]);
         if (2 * i + group < 17)
-            store_part(to, 2 * i + group, x[i % 2]);
+            store_part(to, 2 * i + group, x[i % 2],
+                2 * i + group < K_PANELS ? scale : 1);
     }
 }
 
@@ -201,6 +204,7 @@ static __device__ inline void store_dq(
     const struct attention_bwd &p, int64_t t, const float (&x)[128], const float (&y)[16])
 {
     const int l = threadIdx.x % WARP, group = threadIdx.x / 128;
+    const float by = (float)p.scale;
 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -211,11 +215,11 @@ static __device__ inline void store_dq(
 #pragma unroll
         for (int n = 0; n < 32; n++)
             *(uint32_t *)(to + 256 * group + 8 * n) =
-                ptx_pack(x[4 * n + 2 * half], x[4 * n + 2 * half + 1]);
+                ptx_pack(x[4 * n + 2 * half] * by, x[4 * n + 2 * half + 1] * by);
 #pragma unroll
         for (int n = 0; n < 4; n++)
             *(uint32_t *)(to + VALUE + 32 * group + 8 * n) =
-                ptx_pack(y[4 * n + 2 * half], y[4 * n + 2 * half + 1]);
+                ptx_pack(y[4 * n + 2 * half] * by, y[4 * n + 2 * half + 1] * by);
     }
 }
 
@@ -298,7 +302,7 @@ static __global__ __launch_bounds__(THREADS, 1) void k_pairs(struct chunk c)
         if (j + 1 < tiles)
             gather<K_PANELS>(k_at, k, p.k_stride, row);
         ptx_copy_commit();
-        parts(to, q_at, do_at, p_at, ds_at);
+        parts(to, q_at, do_at, p_at, ds_at, (float)p.scale);
     }
     ptx_copy_wait<0>();
     store_dq(p, t, dq, dq_rope);

@@ -178,9 +178,9 @@ static __device__ inline void add_keys(
     }
 }
 
-/* Stores a warp's 32 keys x 64 columns. */
+/* Stores a warp's 32 keys x 64 columns, times `by`. */
 static __device__ inline void store_keys(float *to, const struct fast &a,
-    const struct tile &t, int64_t head, int key, int col, float x[2][8][4])
+    const struct tile &t, int64_t head, int key, int col, float x[2][8][4], float by)
 {
     const int l = threadIdx.x % WARP;
 
@@ -193,7 +193,8 @@ static __device__ inline void store_keys(float *to, const struct fast &a,
 #pragma unroll
         for (int n = 0; n < 8; n++)
             *(float2 *)(row + 8 * n) =
-                make_float2(x[m / 2][n][m % 2 * 2], x[m / 2][n][m % 2 * 2 + 1]);
+                make_float2(
+                    x[m / 2][n][m % 2 * 2] * by, x[m / 2][n][m % 2 * 2 + 1] * by);
     }
 }
 
@@ -243,8 +244,8 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int sl
         stage ^= 1;
     }
     ptx_copy_wait<0>();
-    store_keys(a.dk, a, t, head, key, col, dk);
-    store_keys(a.dv, a, t, head, key, col, dv);
+    store_keys(a.dk, a, t, head, key, col, dk, a.scale);
+    store_keys(a.dv, a, t, head, key, col, dv, 1);
 }
 
 /* x += rows [row, +16) of dS times columns [col, +128) of K. */
@@ -317,7 +318,8 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dq(struct fast a, int slo
         bf16 *to = a.dq + first + i * stride + col + l % 4 * 2;
 #pragma unroll
         for (int n = 0; n < 16; n++)
-            *(uint32_t *)(to + 8 * n) = ptx_pack(dq[n][2 * half], dq[n][2 * half + 1]);
+            *(uint32_t *)(to + 8 * n) =
+                ptx_pack(dq[n][2 * half] * a.scale, dq[n][2 * half + 1] * a.scale);
     }
 }
 

@@ -191,9 +191,9 @@ static __device__ inline void add_keys(
             wgmma_mn(rows + k * 16 * ROW_BYTES, PANEL), 1);
 }
 
-/* A warp's 16 keys x 128 columns. */
+/* A warp's 16 keys x 128 columns, times `by`. */
 static __device__ inline void store_keys(float *to, const struct fast &a,
-    const struct tile &t, int64_t head, int key, int col, const float (&x)[64])
+    const struct tile &t, int64_t head, int key, int col, const float (&x)[64], float by)
 {
     const int l = threadIdx.x % WARP;
 
@@ -206,7 +206,7 @@ static __device__ inline void store_keys(float *to, const struct fast &a,
 #pragma unroll
         for (int n = 0; n < 16; n++)
             *(float2 *)(row + 8 * n) =
-                make_float2(x[4 * n + 2 * half], x[4 * n + 2 * half + 1]);
+                make_float2(x[4 * n + 2 * half] * by, x[4 * n + 2 * half + 1] * by);
     }
 }
 
@@ -320,8 +320,8 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int sl
         ptx_hold(dk);
         ptx_hold(dv);
     }
-    store_keys(a.dk, a, t, head, row, 128 * group, dk);
-    store_keys(a.dv, a, t, head, row, 128 * group, dv);
+    store_keys(a.dk, a, t, head, row, 128 * group, dk, a.scale);
+    store_keys(a.dv, a, t, head, row, 128 * group, dv, 1);
 }
 
 /* ---- backward: dq ----------------------------------------------------------------------------- */
@@ -393,7 +393,8 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dq(struct fast a, int slo
 #pragma unroll
         for (int n = 0; n < 32; n++)
             *(uint32_t *)(to + 8 * n) =
-                ptx_pack(dq[4 * n + 2 * half], dq[4 * n + 2 * half + 1]);
+                ptx_pack(dq[4 * n + 2 * half] * a.scale,
+                    dq[4 * n + 2 * half + 1] * a.scale);
     }
 }
 
