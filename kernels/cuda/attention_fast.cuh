@@ -28,7 +28,17 @@ struct fast {
     int64_t k_stride, v_stride;
     int T, S, N, words;
     float scale;
+    /* dS of heads [head0, ...), where backward keeps it: tiles of 64 x 64, see ds_tile. */
+    bf16 *ds;
+    int64_t ds_head; /* elements a head */
+    int head0;
 };
+
+/* The tile of rows in slot x (of TILE) and keys j <= x: x*(x+1)/2 tiles lie in front of slot x. */
+static __device__ inline bf16 *ds_tile(const struct fast &a, int64_t head, int64_t x, int j)
+{
+    return a.ds + (head - a.head0) * a.ds_head + (x * (x + 1) / 2 + j) * (TILE * TILE);
+}
 
 /* Rows first + at ... of the sequence of n rows that begins at row first of the pack. rows 0: an
  * empty slot. */

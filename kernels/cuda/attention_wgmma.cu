@@ -9,10 +9,14 @@
  * the columns for dv += P^T dO, dk += dS^T Q (128 each), which run on while the next rows arrive. dq: a warpgroup has 64 rows; dS stays in
  * registers as the left operand of dS K.
  *
+ * Where dS fits in scratch memory k_dkv leaves it there and dq is one product of it (k_dq_kept), five
+ * products in all; else k_dq computes it again.
+ *
  * The floor is 7/5 of the products at the tensor cores' rate; with tiles of 64 keys shared memory
  * serves Q K^T just as fast as they take it. */
 #include "kernels/cuda/attention_fast.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/wgmma_256.cuh"
 
 enum { THREADS = 256, ROWS = 128, KEYS = 64 };
 enum { PANEL = KEYS * 128, KEY_TILE = KEYS * 2 * HEAD, P_TILE = TILE * 128 };
@@ -20,6 +24,8 @@ enum { PANEL = KEYS * 128, KEY_TILE = KEYS * 2 * HEAD, P_TILE = TILE * 128 };
 /* Where a block of k_dkv keeps its tiles: keys, two stages of rows, P and dS. */
 enum { V_AT = KEY_TILE, Q_AT = 2 * KEY_TILE, DO_AT = 4 * KEY_TILE };
 enum { P_AT = 6 * KEY_TILE, DS_AT = P_AT + P_TILE, DKV_BYTES = DS_AT + P_TILE };
+/* Of k_dq_kept: keys and two tiles of dS a stage. */
+enum { STAGES = 4, STAGE = KEY_TILE + 2 * P_TILE };
 
 #ifdef ATTENTION_WGMMA
 
@@ -245,10 +251,23 @@ static __device__ inline void store_probabilities(float (&s)[16], float (&d)[16]
     __syncthreads();
 }
 
+/* The tile of dS as it lies in shared memory, for k_dq_kept. */
+static __device__ inline void keep_ds(const struct fast &a, const struct tile &t,
+    int64_t head, int i, int j, const unsigned char *room)
+{
+    if (a.ds == NULL)
+        return;
+    uint4 *to = (uint4 *)ds_tile(a, head, t.slot + i, j) + threadIdx.x;
+    const uint4 *from = (const uint4 *)(room + DS_AT) + threadIdx.x;
+#pragma unroll
+    for (int e = 0; e < P_TILE / 16; e += THREADS)
+        to[e] = from[e];
+}
+
 static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int slots)
 {
     extern __shared__ __align__(1024) unsigned char room[];
-    const int64_t head = blockIdx.x / slots;
+    const int64_t head = a.head0 + blockIdx.x / slots;
     const struct tile t = tile_of<KEYS>(a, (int)blockIdx.x % slots);
     if (t.rows == 0)
         return;
@@ -285,6 +304,7 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int sl
         ptx_hold(s);
         ptx_hold(d);
         store_probabilities(s, d, r, room, row, group, a.scale);
+        keep_ds(a, t, head, i, j, room);
         while (next < tiles) { /* the sums of i run while next arrives */
             const int after = next_rows(a, t, next + 1, tiles);
             const uint32_t here = (uint32_t)stage * KEY_TILE;
@@ -309,6 +329,7 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int sl
             ptx_hold(s);
             ptx_hold(d);
             store_probabilities(s, d, r, room, row, group, a.scale);
+            keep_ds(a, t, head, next, j, room);
             i = next;
             next = after;
             stage ^= 1;
@@ -326,10 +347,28 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int sl
 
 /* ---- backward: dq ----------------------------------------------------------------------------- */
 
+static __device__ inline void store_dq(const struct fast &a, const struct tile &t,
+    int64_t head, int row, const float (&dq)[128])
+{
+    const int l = threadIdx.x % WARP;
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int i = row + l / 4 + 8 * half;
+        if (i >= t.n)
+            continue;
+        bf16 *to = a.dq + ((int64_t)(t.first + i) * a.N + head) * HEAD + l % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < 32; n++)
+            *(uint32_t *)(to + 8 * n) = ptx_pack(
+                dq[4 * n + 2 * half] * a.scale, dq[4 * n + 2 * half + 1] * a.scale);
+    }
+}
+
 static __global__ __launch_bounds__(THREADS, 1) void k_dq(struct fast a, int slots)
 {
     extern __shared__ __align__(1024) unsigned char room[];
-    const int64_t head = blockIdx.x / slots;
+    const int64_t head = a.head0 + blockIdx.x / slots;
     const struct tile t = tile_of<ROWS>(a, slots - 1 - (int)blockIdx.x % slots);
     if (t.rows == 0)
         return;
@@ -340,7 +379,7 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dq(struct fast a, int slo
     const uint32_t q_at = ptx_shared(room), do_at = q_at + ROWS * 2 * HEAD;
     const uint32_t v_at = do_at + ROWS * 2 * HEAD, k_at = v_at + KEY_TILE;
     const uint32_t group_at = threadIdx.x / 128 * 64 * ROW_BYTES;
-    const int l = threadIdx.x % WARP, row = t.at + threadIdx.x / WARP * 16;
+    const int row = t.at + threadIdx.x / WARP * 16;
     const int tiles = (t.at + t.rows - 1) / KEYS + 1;
     float dq[128], s[32], d[32];
     uint32_t p[16];
@@ -384,24 +423,81 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dq(struct fast a, int slo
         stage ^= 1;
     }
     ptx_copy_wait<0>();
+    store_dq(a, t, head, row, dq);
+}
+
+/* ---- backward: dq from dS that was kept ------------------------------------------------------- */
+
+/* Keys j and dS of both warpgroups' rows against them, zeros where no tile was kept. */
+static __device__ inline void load_stage(const struct fast &a, const struct tile &t,
+    int64_t head, uint32_t mem, int j, int tiles)
+{
+    const uint32_t to = mem + (uint32_t)(j % STAGES * STAGE);
+
+    if (j >= tiles)
+        return;
+    load_panels<KEYS>(
+        to, a.k + t.first * a.k_stride + head * HEAD, a.k_stride, j * KEYS, t.n);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int i = row + l / 4 + 8 * half;
-        if (i >= t.n)
-            continue;
-        bf16 *to = a.dq + first + i * stride + l % 4 * 2;
+    for (int g = 0; g < 2; g++) {
+        const int i = t.at / TILE + g;
+        const bool kept = j <= i && i * TILE < t.n
+            && (a.any == NULL
+                || a.any[(int64_t)(t.slot + i) * (a.words / 2) + j] != 0);
+        const unsigned char *from =
+            (const unsigned char *)(kept ? ds_tile(a, head, t.slot + i, j) : a.ds);
 #pragma unroll
-        for (int n = 0; n < 32; n++)
-            *(uint32_t *)(to + 8 * n) =
-                ptx_pack(dq[4 * n + 2 * half] * a.scale,
-                    dq[4 * n + 2 * half + 1] * a.scale);
+        for (int e = threadIdx.x * 16; e < P_TILE; e += THREADS * 16)
+            ptx_copy(to + KEY_TILE + (uint32_t)(g * P_TILE + e), from + e, kept ? 16 : 0);
     }
+}
+
+static __global__ __launch_bounds__(THREADS, 1) void k_dq_kept(struct fast a, int slots)
+{
+    extern __shared__ __align__(1024) unsigned char room[];
+    const int64_t head = a.head0 + blockIdx.x / slots;
+    const struct tile t = tile_of<ROWS>(a, slots - 1 - (int)blockIdx.x % slots);
+    if (t.rows == 0)
+        return;
+    const uint32_t mem = ptx_shared(room);
+    const int group = threadIdx.x / 128, tiles = (t.at + t.rows - 1) / KEYS + 1;
+    float dq[128];
+
+#pragma unroll
+    for (int e = 0; e < 128; e++)
+        dq[e] = 0;
+#pragma unroll
+    for (int j = 0; j < STAGES - 1; j++) {
+        load_stage(a, t, head, mem, j, tiles);
+        ptx_copy_commit();
+    }
+    for (int j = 0; j < tiles; j++) {
+        const uint32_t here = mem + (uint32_t)(j % STAGES * STAGE);
+        ptx_copy_wait<STAGES - 2>();
+        ptx_shared_to_async();
+        __syncthreads(); /* stage j is there, stage j - 1 is free */
+        ptx_hold(dq);
+        ptx_wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; k++)
+            ptx_wgmma_256<0, 1>(dq,
+                wgmma_k(here + KEY_TILE + (uint32_t)(group * P_TILE) + k * 32),
+                wgmma_mn(here + k * 16 * ROW_BYTES, PANEL), 1);
+        ptx_wgmma_commit();
+        load_stage(a, t, head, mem, j + STAGES - 1, tiles);
+        ptx_copy_commit();
+        ptx_wgmma_wait<0>();
+        ptx_hold(dq);
+    }
+    ptx_copy_wait<0>();
+    store_dq(a, t, head, t.at + threadIdx.x / WARP * 16, dq);
 }
 
 #else /* another card's code: never started there */
 static __global__ void k_fwd(struct fast, int) {}
 static __global__ void k_dkv(struct fast, int) {}
 static __global__ void k_dq(struct fast, int) {}
+static __global__ void k_dq_kept(struct fast, int) {}
 #endif
 
 /* ---- the host's part -------------------------------------------------------------------------- */
@@ -418,18 +514,46 @@ int attention_wgmma_fwd(
         ROWS * 2 * HEAD + 4 * KEY_TILE, stream, err, a, slots);
 }
 
+/* dS is kept where a head's fits: that saves computing it again for dq. Heads are worked off in
+ * equal chunks that share this many bytes. */
+static const int64_t KEPT = (int64_t)640 << 20;
+
+static int bwd_heads(const struct fast *a, int heads, glm_stream stream, struct glm_error *err)
+{
+    const int key_slots = tile_slots(a->T, a->S, KEYS);
+    const int row_slots = tile_slots(a->T, a->S, ROWS);
+
+    if (LAUNCH(k_dkv, (unsigned)(key_slots * heads), THREADS, DKV_BYTES, stream, err, *a,
+            key_slots)
+        != 0)
+        return (int)err->code;
+    return a->ds != NULL ? LAUNCH(k_dq_kept, (unsigned)(row_slots * heads), THREADS,
+                               STAGES * STAGE, stream, err, *a, row_slots)
+                         : LAUNCH(k_dq, (unsigned)(row_slots * heads), THREADS,
+                               2 * ROWS * 2 * HEAD + 3 * KEY_TILE, stream, err, *a,
+                               row_slots);
+}
+
 int attention_wgmma_bwd(
     const struct attention_bwd *p, glm_stream stream, struct glm_error *err)
 {
-    const int key_slots = tile_slots(p->T, p->S, KEYS);
-    const int row_slots = tile_slots(p->T, p->S, ROWS);
+    const int64_t slots = tile_slots(p->T, p->S, TILE);
+    const int64_t head = slots * (slots + 1) / 2 * TILE * TILE;
+    const int64_t fit = KEPT / (head * (int64_t)sizeof(bf16));
     struct fast a;
 
-    if (fast_bwd_args(&a, p, stream, err) != 0
-        || LAUNCH(k_dkv, (unsigned)(key_slots * p->N), THREADS, DKV_BYTES,
-               stream, err, a, key_slots)
-            != 0)
+    if (fast_bwd_args(&a, p, stream, err) != 0)
         return (int)err->code;
-    return LAUNCH(k_dq, (unsigned)(row_slots * p->N), THREADS,
-        2 * ROWS * 2 * HEAD + 3 * KEY_TILE, stream, err, a, row_slots);
+    if (fit == 0)
+        return bwd_heads(&a, a.N, stream, err);
+    const int chunks = (int)((a.N + fit - 1) / fit), heads = (a.N + chunks - 1) / chunks;
+    a.ds_head = head;
+    a.ds = (bf16 *)cuda_scratch(stream, (size_t)(heads * head) * sizeof(bf16), err);
+    if (a.ds == NULL)
+        return (int)err->code;
+    for (; a.head0 < a.N; a.head0 += heads) {
+        if (bwd_heads(&a, a.N - a.head0 < heads ? a.N - a.head0 : heads, stream, err) != 0)
+            return (int)err->code;
+    }
+    return GLM_OK;
 }
