@@ -95,17 +95,15 @@ static void one(
 
     c = case_new(s, OP_attention_bwd, &q, NAME);
     if (c != NULL) {
-        /* The tensor cores take ds in BF16: 2^-9 more of each term of dq and dk; over latent keys a
-         * row's parts of dk and dv are kept in BF16 too. */
-        if (dtype == GLM_BF16
-            && (sh->Nk == sh->N ? sh->Dq == 256 && sh->Dv == 256
-                                : sh->Dq == 576 && sh->Dv == 512))
-            c->floor = 0x1p-7;
         struct glm_error err = {0};
         keys(c, sh, cu, S);
-        if (dtype
-            == GLM_BF16) /* one term may make up a whole sum, and is rounded to BF16 */
-            c->floor = 0x1p-8;
+        /* One term may make up a whole sum, and is rounded to BF16. The tensor cores take ds in BF16:
+         * 2^-9 more of each term of dq and dk; over latent keys a row's parts of dk and dv are kept
+         * in BF16 too. */
+        if (dtype == GLM_BF16)
+            c->floor = sh->Nk == sh->N ? sh->Dq == 256 && sh->Dv == 256 ? 0x1p-7 : 0x1p-8
+                : sh->Dq == 576        ? 0x1p-7
+                                       : 0x1p-8;
         struct attention_fwd f = p;
         const struct attention_bwd *const b = case_args(c);
         f.o = case_data(c, "o");
