@@ -69,12 +69,15 @@ static void show_eval(void *ctx, const struct train_eval *e)
         e->loss, e->perplexity);
 }
 
-static void show_saved(void *ctx, const char *path, double seconds)
+static void show_saved(void *ctx, const char *path, double seconds, double waited)
 {
     char took[32];
 
     (void)ctx;
-    fprintf(stderr, "saved %s in %s\n", path, progress_time(seconds, took, sizeof took));
+    fprintf(stderr, "saved %s in %s", path, progress_time(seconds, took, sizeof took));
+    if (waited < seconds)
+        fprintf(stderr, ", training waited %.3f s", waited);
+    fprintf(stderr, "\n");
 }
 
 /* ---- the result ------------------------------------------------------------------------------- */

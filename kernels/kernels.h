@@ -22,6 +22,9 @@ struct kernels {
     bool host;
     void *(*alloc)(size_t bytes, struct glm_error *err);
     void (*release)(void *memory); /* NULL is harmless */
+    /* The host's memory, to and from which copies are fast (page-locked for a GPU). */
+    void *(*host_alloc)(size_t bytes, struct glm_error *err);
+    void (*host_release)(void *memory);
     /* In the order of the stream, done when they return. */
     int (*to_device)(void *to, const void *from, size_t bytes, glm_stream stream,
         struct glm_error *err);

@@ -12,7 +12,7 @@
 #include "train/clock.h"
 #include "train/evaluate.h"
 #include "train/metrics.h"
-#include "train/rundir.h"
+#include "train/saver.h"
 #include "train/step.h"
 #include "train/trainer.h"
 
@@ -27,6 +27,7 @@ struct loop {
     struct rundir home; /* of the metrics, where that is another folder */
     struct metrics metrics;
     double start; /* of the process's steps */
+    struct saver saver;
     int64_t last; /* the step to end after */
 };
 
@@ -45,54 +46,72 @@ static void note(const struct loop *l, const char *fmt, ...)
 
 /* ---- saving ----------------------------------------------------------------------------------- */
 
-static int save(struct loop *l, struct glm_error *err)
-{
-    const int64_t step = l->t.state.step;
-    const double start = clock_seconds();
-    char *path = NULL;
-
-    if (l->o->no_save || rundir_has(&l->dir, step))
-        return GLM_OK;
-    if ((path = rundir_name(&l->dir, step, err)) == NULL)
-        return (int)err->code;
-    const struct state_save o = {.path = path,
-        .topology = &l->recipe->topology,
-        .origin = &l->t.origin,
-        .without_mtp = l->t.without_mtp,
-        .threads = l->o->threads};
-    if (state_check(&l->t.state, err) != GLM_OK) {
-        glm_within(err, "step %lld, nothing was saved", (long long)step);
-    } else if (state_save(&l->t.state, &o, err) != GLM_OK) {
-        rundir_discard(&l->dir, step);
-        glm_within(err, "checkpoint of step %lld", (long long)step);
-    } else if (rundir_committed(&l->dir, step, l->recipe->run.keep_last, err) == GLM_OK) {
-        if (l->watch.saved != NULL)
-            l->watch.saved(l->watch.ctx, path, clock_seconds() - start);
-    }
-    free(path);
-    return (int)err->code;
-}
-
 /* A disk that is full stops no training: the last good checkpoint is there, the next save may fit. */
-static int save_on_the_way(struct loop *l, struct glm_error *err)
+static int bear(struct loop *l, const struct glm_error *trouble, struct glm_error *err)
 {
-    struct glm_error trouble = {0};
-
-    if (save(l, &trouble) == GLM_OK)
+    if (trouble->code == GLM_OK)
         return GLM_OK;
-    if (trouble.code != GLM_EIO) {
-        *err = trouble;
+    if (trouble->code != GLM_EIO) {
+        *err = *trouble;
         return (int)err->code;
     }
     if (l->dir.steps > 0)
         note(l,
             "not saved: %s; training goes on, the last good checkpoint is that of step "
             "%lld",
-            trouble.text, (long long)rundir_latest(&l->dir));
+            trouble->text, (long long)rundir_latest(&l->dir));
     else
         note(l, "not saved: %s; training goes on, there is no checkpoint yet",
-            trouble.text);
+            trouble->text);
     return GLM_OK;
+}
+
+/* The save that is on its way, if it has ended or, with `wait`, when it has. */
+static int settle(struct loop *l, bool wait, struct glm_error *err)
+{
+    struct glm_error trouble = {0};
+
+    if (wait || saver_done(&l->saver))
+        saver_wait(&l->saver, &trouble);
+    return bear(l, &trouble, err);
+}
+
+static int save_on_the_way(struct loop *l, struct glm_error *err)
+{
+    struct glm_error trouble = {0};
+
+    if (l->o->no_save || settle(l, true, err) != GLM_OK)
+        return (int)err->code;
+    saver_save(&l->saver, &trouble);
+    return bear(l, &trouble, err);
+}
+
+/* The last one of the process has to be there. */
+static int save_last(struct loop *l, struct glm_error *err)
+{
+    if (l->o->no_save || settle(l, true, err) != GLM_OK
+        || saver_save(&l->saver, err) != GLM_OK)
+        return (int)err->code;
+    return saver_wait(&l->saver, err);
+}
+
+static void open_saver(struct loop *l)
+{
+    const struct home home = {.k = l->t.k, .stream = l->t.stream};
+    struct glm_error no_room = {0};
+
+    l->saver = (struct saver){.dir = &l->dir,
+        .state = &l->t.state,
+        .how = {.topology = &l->recipe->topology,
+            .origin = &l->t.origin,
+            .without_mtp = l->t.without_mtp,
+            .threads = l->o->threads},
+        .keep_last = l->recipe->run.keep_last,
+        .saved = l->watch.saved,
+        .ctx = l->watch.ctx};
+    if (l->recipe->run.async_save && !l->o->no_save
+        && saver_beside(&l->saver, &home, &no_room) != GLM_OK)
+        note(l, "async_save: %s; training waits for its checkpoints", no_room.text);
 }
 
 /* ---- evaluating ------------------------------------------------------------------------------- */
@@ -226,8 +245,8 @@ static int one_step(struct loop *l, struct glm_error *err)
         return (int)err->code;
     write_metrics(l, &s);
     if (every(l->recipe->run.interval, s.step) && s.step < l->last)
-        save_on_the_way(l, err);
-    return (int)err->code;
+        return save_on_the_way(l, err);
+    return settle(l, false, err);
 }
 
 /* Whether something other than the last step ends the run here. */
@@ -255,7 +274,7 @@ static int steps(struct loop *l, struct glm_error *err)
             glm_error_clear(err); /* asked_to_stop sees it again */
     if (l->t.state.step >= l->last)
         l->report->why = NULL;
-    return save(l, err);
+    return save_last(l, err);
 }
 
 static int begin(struct loop *l, struct glm_error *err)
@@ -301,6 +320,7 @@ static int train(struct loop *l, struct glm_error *err)
     l->last = l->recipe->batch.steps;
     if (l->o->stop_at > 0 && l->o->stop_at < l->last)
         l->last = l->o->stop_at;
+    open_saver(l);
     l->start = clock_seconds();
     if (l->watch.state != NULL
         && l->watch.state(l->watch.ctx, &l->t.state, NULL, err) != 0)
@@ -345,6 +365,7 @@ int train_run(const struct recipe *r, const struct train_options *o,
         only_evaluate(&l, err);
     else
         train(&l, err);
+    saver_close(&l.saver);
     metrics_close(&l.metrics, err);
     rundir_close(&l.home);
     rundir_close(&l.dir);

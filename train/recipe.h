@@ -180,6 +180,7 @@ struct recipe_policy_save {
     int64_t interval;           /* steps; 0: at the end only */
     int64_t keep_last;          /* 0: all */
     bool verify_load;
+    bool async_save; /* checkpoints are written while training goes on */
     int64_t exit_interval, exit_duration_in_mins; /* RECIPE_NONE: none */
     int64_t eval_interval, eval_iters;            /* interval 0: never */
 };

@@ -199,6 +199,8 @@ const struct recipe_key recipe_keys[] = {
 
     /* ---- saving, evaluation, stopping ---- */
     TEXT("save", run.save, NULL, "folder of checkpoints; run_dir"),
+    BOOL("async_save", run.async_save, "false",
+        "write checkpoints from a copy on the host while training goes on"),
     INT("save_interval", run.interval, "0", 0, "steps between checkpoints; 0: at the end"),
     INT("eval_interval", run.eval_interval, "0", 0, "steps between evaluations; 0: none"),
     INT("eval_iters", run.eval_iters, "100", 0, "batches of an evaluation"),
@@ -292,7 +294,7 @@ const struct recipe_key recipe_keys[] = {
     SKIP("wandb_project"), SKIP("wandb_exp_name"), SKIP("wandb_save_dir"), SKIP("logging_level"),
     SKIP("profile"), SKIP("profile_step_start"), SKIP("profile_step_end"), SKIP("profile_ranks"),
     SKIP("use_pytorch_profiler"), SKIP("record_memory_history"), SKIP("memory_snapshot_path"),
-    SKIP("ckpt_format"), SKIP("async_save"), SKIP("ckpt_fully_parallel_save"),
+    SKIP("ckpt_format"), SKIP("ckpt_fully_parallel_save"),
     SKIP("ckpt_fully_parallel_load"), SKIP("ckpt_assume_constant_structure"), SKIP("most_recent_k"),
     SKIP("dist_ckpt_strictness"), SKIP("auto_detect_ckpt_format"), SKIP("no_save_optim"),
     SKIP("no_load_optim"), SKIP("no_load_rng"), SKIP("use_cpu_initialization"),

@@ -55,7 +55,8 @@ struct train_watch {
     void *ctx;
     void (*step)(void *ctx, const struct train_step *s);
     void (*eval)(void *ctx, const struct train_eval *e);
-    void (*saved)(void *ctx, const char *path, double seconds);
+    /* waited: what training waited for of the seconds. */
+    void (*saved)(void *ctx, const char *path, double seconds, double waited);
     /* The state before the first step of this process (s NULL) and after each. */
     int (*state)(void *ctx, const struct state *state, const struct train_step *s,
         struct glm_error *err);

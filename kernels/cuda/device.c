@@ -171,6 +171,22 @@ static void device_release(void *p)
     cudaFree(p);
 }
 
+static void *host_alloc(size_t bytes, struct glm_error *err)
+{
+    void *p = NULL;
+
+    if (cuda_check(cudaHostAlloc(&p, bytes > 0 ? bytes : 1, cudaHostAllocDefault),
+            "page-locked memory", err)
+        != 0)
+        return NULL;
+    return p;
+}
+
+static void host_release(void *p)
+{
+    cudaFreeHost(p);
+}
+
 static int copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
     glm_stream s, struct glm_error *err)
 {
@@ -297,6 +313,8 @@ static const struct kernels cuda = {.name = "cuda",
     .device_name = device_name,
     .alloc = device_alloc,
     .release = device_release,
+    .host_alloc = host_alloc,
+    .host_release = host_release,
     .to_device = to_device,
     .to_host = to_host,
     .zero = zero,

@@ -254,10 +254,11 @@ Test(loop, a_loss_that_is_no_number_names_the_first_weight_and_saves_nothing)
     tmpdir_remove(dir);
 }
 
-static void shrink(void *ctx, const char *path, double seconds)
+static void shrink(void *ctx, const char *path, double seconds, double waited)
 {
     (void)path;
     (void)seconds;
+    (void)waited;
     *(int *)ctx += 1;
     const struct rlimit small = {100000, RLIM_INFINITY};
     setrlimit(RLIMIT_FSIZE,
@@ -288,8 +289,8 @@ Test(loop, a_run_that_diverges_keeps_its_last_good_checkpoint)
     struct glm_error err = {0};
     trainrun_go(dir, "run", GO(), NULL, NULL, &report, &err);
     cr_assert_eq(err.code, GLM_EMISMATCH, "code %d: %s", err.code, err.text);
-    cr_assert(strstr(err.text, "gradient of ") || strstr(err.text, "weight that is") ||
-        strstr(err.text, "is not a finite number"),
+    cr_assert(strstr(err.text, "gradient of ") || strstr(err.text, "weight that is")
+            || strstr(err.text, "is not a finite number"),
         "%s", err.text);
     int64_t last = 0;
     while (trainrun_there(dir, "run", last + 1))
@@ -309,8 +310,8 @@ static int spoil(void *ctx, const struct state *s, const struct train_step *step
     (void)ctx;
     (void)err;
     for (int64_t i = 0; step != NULL && step->step == 10 && i < s->tensors.count; i++)
-        if (s->tensors.list[i].section == SECTION_WEIGHT &&
-            strcmp(s->tensors.list[i].name, "model.embed_tokens.weight") == 0)
+        if (s->tensors.list[i].section == SECTION_WEIGHT
+            && strcmp(s->tensors.list[i].name, "model.embed_tokens.weight") == 0)
             ((float *)s->tensors.list[i].data)[48 * 95 + 7] = INFINITY;
     return 0;
 }
@@ -323,8 +324,9 @@ Test(loop, a_state_with_a_weight_that_is_no_number_is_not_saved)
     struct glm_error err = {0};
     trainrun_go(dir, "run", GO(), &watch, NULL, &report, &err);
     cr_assert_eq(err.code, GLM_EMISMATCH, "code %d: %s", err.code, err.text);
-    cr_assert(strstr(err.text, "step 10, nothing was saved") != NULL &&
-        strstr(err.text, "weight/model.embed_tokens.weight, element 4567") != NULL, "%s", err.text);
+    cr_assert(strstr(err.text, "step 10, nothing was saved") != NULL
+            && strstr(err.text, "weight/model.embed_tokens.weight, element 4567") != NULL,
+        "%s", err.text);
     cr_assert(trainrun_there(dir, "run", 5) && !trainrun_there(dir, "run", 10));
     trainrun_good(dir, "run", GO(.resume = true, .stop_at = 10));
     tmpdir_remove(dir);
@@ -353,6 +355,58 @@ Test(loop, a_disk_that_is_full_is_a_warning_and_training_goes_on)
     cr_assert(trainrun_there(dir, "run", 5) && trainrun_there(dir, "run", 20));
     cr_assert(!trainrun_there(dir, "run", 10) && !trainrun_there(dir, "run", 15));
     cr_assert(access(tmpdir_path(dir, "run/step-000000010.partial"), F_OK) != 0);
+    trainrun_good(dir, "whole", GO());
+    same_bits(dir, "whole", "run", 20);
+    tmpdir_remove(dir);
+}
+
+static void count_saves(void *ctx, const char *path, double seconds, double waited)
+{
+    (void)path;
+    cr_assert(waited >= 0 && waited <= seconds);
+    *(int *)ctx += 1;
+}
+
+Test(loop, checkpoints_written_beside_training_have_the_same_bits)
+{
+    static const char *const types[] = {"", "  bf16: true\n"};
+    for (int i = 0; i < 2; i++) {
+        char args[128];
+        int saves = 0;
+        const struct train_watch watch = {.ctx = &saves, .saved = count_saves};
+        struct train_report report;
+        struct glm_error err = {0};
+        snprintf(args, sizeof args, "%s  save_interval: 1\n", types[i]);
+        char *dir = trainrun_new(args, "  keep_last: 0\n");
+        trainrun_good(dir, "waits", GO());
+        snprintf(
+            args, sizeof args, "%s  save_interval: 1\n  async_save: true\n", types[i]);
+        trainrun_write(dir, args, "  keep_last: 0\n");
+        trainrun_go(dir, "beside", GO(), &watch, NULL, &report, &err);
+        cr_assert(err.code == GLM_OK, "%s", err.text);
+        cr_assert_eq(saves, 20);
+        for (int64_t step = 1; step <= 20; step++)
+            same_bits(dir, "waits", "beside", step);
+        trainrun_good(dir, "again", GO(.stop_at = 7));
+        trainrun_good(dir, "again", GO(.resume = true));
+        same_bits(dir, "waits", "again", 20);
+        tmpdir_remove(dir);
+    }
+}
+
+Test(loop, a_disk_that_is_full_beside_training_is_a_warning)
+{
+    char *dir = trainrun_new("  async_save: true\n", "");
+    int saves = 0, notes = 0;
+    const struct train_watch watch = {.ctx = &saves, .saved = shrink, .step = widen};
+    const struct glm_events events = {.ctx = &notes, .note = count_notes};
+    struct train_report report;
+    struct glm_error err = {0};
+    signal(SIGXFSZ, SIG_IGN);
+    trainrun_go(dir, "run", GO(), &watch, &events, &report, &err);
+    cr_assert(err.code == GLM_OK, "%s", err.text);
+    cr_assert_geq(notes, 1);
+    cr_assert(trainrun_there(dir, "run", 5) && trainrun_there(dir, "run", 20));
     trainrun_good(dir, "whole", GO());
     same_bits(dir, "whole", "run", 20);
     tmpdir_remove(dir);
