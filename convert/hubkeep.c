@@ -9,10 +9,12 @@
  *     FOLDER/.glm-import.partial/NAME.part     what came so far
  *                                lease, journal   one owner; and of each file
  *         part <file> <state of the digest>       so many bytes are durable and in the digest
+ *         part <file> upto <byte>                 of a file that is read in part: the same
  *
  * A block is fdatasynced before its line is written, so a state never speaks of bytes that are not
  * there. A file gets its name only when its digest is the listed one; a wrong one is fetched once
- * more. Links are not followed. */
+ * more. Links are not followed. Of a smaller model, without --keep, only the needed ranges of a file
+ * are fetched, into a file with holes; those cannot be compared. */
 #include "convert/hubkeep.h"
 
 #include <errno.h>
@@ -28,312 +30,12 @@
 #include <unistd.h>
 
 #include "ckpt/ckpt.h"
-#include "convert/hubsum.h"
+#include "convert/hubkeep_inside.h"
 
 enum {
-    BUFFER = 4 << 20,
-    SYNC = 32
-        << 20, /* bytes between two states: with the buffers below what a kill may cost */
-    THREADS_MAX = 64,
-    AHEAD = 2 /* files beyond one for each connection that may wait to be read */
+    AHEAD = 2,     /* files beyond one for each connection that may wait to be read */
+    GAP = 64 << 10 /* unwanted bytes that are cheaper to read than a new request */
 };
-
-enum phase { PHASE_NONE, PHASE_WANTED, PHASE_ACTIVE, PHASE_READY, PHASE_GONE };
-
-struct keptfile {
-    struct hub_file *file;
-    enum phase phase;
-    bool demanded; /* a thread waits for it */
-    int64_t order; /* the first job that needs it */
-    int64_t left;  /* jobs that still will */
-    struct hubsum sum;
-    char *path; /* of the whole file, when it is ready */
-};
-
-struct hubkeep {
-    struct hubkeep_options o;
-    const struct hf_source *s;
-    struct flow_source reads;
-    struct flow_jobs jobs;
-    char *folder;
-    struct work *work;
-    struct keptfile *files;
-    pthread_mutex_t lock;
-    pthread_cond_t moved;
-    bool failed, ending;
-    struct glm_error error;
-    pthread_t threads[THREADS_MAX];
-    int thread_count;
-};
-
-/* ---- one file --------------------------------------------------------------------------------- */
-
-struct
-    pull { /* a file on its way: the moving thread fills one buffer while the other is written */
-    pthread_mutex_t lock;
-    pthread_cond_t moved;
-    unsigned char *buffer[2];
-    size_t used[2];
-    bool full[2];
-    int in; /* the buffer that is filled */
-    bool ended;
-    struct glm_error err;
-};
-
-static bool pull_ready(void *ctx)
-{
-    struct pull *p = ctx;
-    pthread_mutex_lock(&p->lock);
-    const bool room = !p->full[p->in];
-    pthread_mutex_unlock(&p->lock);
-    return room;
-}
-
-static size_t pull_data(
-    void *ctx, uint64_t offset, const void *bytes, size_t n, struct glm_error *err)
-{
-    struct pull *p = ctx;
-    size_t used = 0;
-    (void)offset;
-    (void)err;
-    pthread_mutex_lock(&p->lock);
-    while (used < n && !p->full[p->in]) {
-        const int i = p->in;
-        const size_t room = BUFFER - p->used[i], k = n - used < room ? n - used : room;
-        memcpy(p->buffer[i] + p->used[i], (const char *)bytes + used, k);
-        p->used[i] += k;
-        used += k;
-        if (p->used[i] == BUFFER) {
-            p->full[i] = true;
-            p->in = 1 - i;
-            pthread_cond_signal(&p->moved);
-        }
-    }
-    pthread_mutex_unlock(&p->lock);
-    return used;
-}
-
-static void pull_done(void *ctx, const struct glm_error *err)
-{
-    struct pull *p = ctx;
-    pthread_mutex_lock(&p->lock);
-    p->ended = true;
-    p->err = *err;
-    pthread_cond_signal(&p->moved);
-    pthread_mutex_unlock(&p->lock);
-}
-
-static int write_state(struct hubkeep *k, const struct keptfile *f, int fd,
-    const char *part, struct glm_error *err)
-{
-    char line[HUBSUM_TEXT + 40], state[HUBSUM_TEXT];
-    if (fdatasync(fd) != 0)
-        return glm_fail_errno(err, "%s: fdatasync", part);
-    hubsum_save(&f->sum, state);
-    snprintf(line, sizeof line, "part %d %s\n", (int)(f - k->files), state);
-    pthread_mutex_lock(&k->lock);
-    work_journal(k->work, line, err);
-    pthread_mutex_unlock(&k->lock);
-    return (int)err->code;
-}
-
-static int write_all(int fd, const char *part, const unsigned char *data, size_t n,
-    uint64_t at, struct glm_error *err)
-{
-    while (n > 0) {
-        const ssize_t put = pwrite(fd, data, n, (off_t)at);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return glm_fail_errno(err, "%s: write at byte %" PRIu64, part, at);
-        data += put;
-        n -= (size_t)put;
-        at += (uint64_t)put;
-    }
-    return GLM_OK;
-}
-
-/* Takes buffers as they fill until the transfer ends; the last one may be part full. */
-static int drain(struct hubkeep *k, struct keptfile *f, struct pull *p, int fd,
-    const char *part, struct glm_error *err)
-{
-    uint64_t safe = f->sum.at;
-    for (int out = 0;; out = 1 - out) {
-        pthread_mutex_lock(&p->lock);
-        while (!p->full[out] && !p->ended)
-            pthread_cond_wait(&p->moved, &p->lock);
-        const bool last = !p->full[out];
-        pthread_mutex_unlock(&p->lock);
-        const size_t n = p->used[out];
-        if (err->code == GLM_OK
-            && write_all(fd, part, p->buffer[out], n, f->sum.at, err) == GLM_OK) {
-            hubsum_update(&f->sum, p->buffer[out], n);
-            if (f->sum.at - safe >= SYNC || (last && n > 0)) {
-                write_state(k, f, fd, part, err);
-                safe = f->sum.at;
-            }
-        }
-        if (last)
-            break;
-        pthread_mutex_lock(&p->lock);
-        p->used[out] = 0;
-        p->full[out] = false;
-        pthread_mutex_unlock(&p->lock);
-        hubnet_wake(hub_net(k->o.hub));
-    }
-    if (err->code == GLM_OK && p->err.code != GLM_OK)
-        *err = p->err;
-    return (int)err->code;
-}
-
-/* Fetches what is missing of a part. */
-static int pull(struct hubkeep *k, struct keptfile *f, int fd, const char *part,
-    struct glm_error *err)
-{
-    struct pull p = {.buffer = {malloc(BUFFER), malloc(BUFFER)}};
-    const struct hubtree_file *listed = f->file->listed;
-    const struct hubnet_get get = {.what = f->file->what,
-        .url = f->file->url,
-        .from = f->sum.at,
-        .to = listed->size,
-        .size = listed->size,
-        .digest = listed->digest,
-        .link = &f->file->link,
-        .ctx = &p,
-        .data = pull_data,
-        .ready = pull_ready,
-        .done = pull_done};
-
-    pthread_mutex_init(&p.lock, NULL);
-    pthread_cond_init(&p.moved, NULL);
-    if (p.buffer[0] == NULL || p.buffer[1] == NULL) {
-        glm_fail(err, GLM_ENOMEM, "%s: no memory for a buffer", f->file->what);
-    } else if (get.from < get.to) {
-        hubnet_start(hub_net(k->o.hub), &get);
-        drain(k, f, &p, fd, part, err);
-    }
-    pthread_mutex_destroy(&p.lock);
-    pthread_cond_destroy(&p.moved);
-    free(p.buffer[0]);
-    free(p.buffer[1]);
-    return (int)err->code;
-}
-
-static int open_part(struct keptfile *f, const char *part, struct glm_error *err)
-{
-    struct stat st;
-    const int fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        glm_fail_errno(err, "%s: open", part);
-    } else {
-        if ((uint64_t)st.st_size < f->sum.at || f->sum.kind == HUBSUM_NONE)
-            hubsum_begin(
-                &f->sum, hubsum_kind_of(f->file->listed->digest), f->file->listed->size);
-        /* A full disk shows at once. File systems that cannot reserve find out as they write. */
-        if (fallocate(fd, 0, 0, (off_t)f->file->listed->size) != 0 && errno == ENOSPC)
-            glm_fail_errno(
-                err, "%s: reserve %" PRIu64 " bytes", part, f->file->listed->size);
-    }
-    if (err->code != GLM_OK && fd >= 0)
-        close(fd);
-    return err->code != GLM_OK ? -1 : fd;
-}
-
-static bool matches(const struct keptfile *f, char hex[HUBSUM_HEX])
-{
-    hubsum_hex(&f->sum, hex);
-    return f->sum.at == f->file->listed->size
-        && (f->sum.kind == HUBSUM_NONE || strcmp(hex, f->file->listed->digest) == 0);
-}
-
-/* Fetches, compares, and once more if the digest is another. */
-static int fill_part(struct hubkeep *k, struct keptfile *f, int fd, const char *part,
-    struct glm_error *err)
-{
-    char hex[HUBSUM_HEX], note[1024];
-    for (int attempt = 0;; attempt++) {
-        if (pull(k, f, fd, part, err) != GLM_OK)
-            return (int)err->code;
-        if (matches(f, hex))
-            return GLM_OK;
-        hubsum_begin(
-            &f->sum, hubsum_kind_of(f->file->listed->digest), f->file->listed->size);
-        if (write_state(k, f, fd, part, err) != GLM_OK)
-            return (int)err->code;
-        if (attempt > 0)
-            return glm_fail(err, GLM_EIO,
-                "%s: twice its bytes have the digest %s, the hub lists %s: what comes is "
-                "not what was published. Nothing of it is kept",
-                f->file->what, hex, f->file->listed->digest);
-        snprintf(note, sizeof note,
-            "%s: its bytes have the digest %s, the hub lists %s; it is fetched once more",
-            f->file->what, hex, f->file->listed->digest);
-        glm_events_note(k->o.events, note);
-    }
-}
-
-/* A file that is there already, from an earlier run or by other hands: taken if it is the one. */
-static bool is_there(struct hubkeep *k, struct keptfile *f, struct glm_error *err)
-{
-    unsigned char *buffer = malloc(BUFFER);
-    char hex[HUBSUM_HEX];
-    struct stat st;
-    bool good = false;
-    const int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-
-    (void)k;
-    if (fd < 0 && errno == ENOENT)
-        goto out;
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        glm_fail_errno(err, "%s: open", f->path);
-        goto out;
-    }
-    hubsum_begin(&f->sum, hubsum_kind_of(f->file->listed->digest), f->file->listed->size);
-    while (buffer != NULL && S_ISREG(st.st_mode)
-        && (uint64_t)st.st_size == f->file->listed->size) {
-        const ssize_t n = read(fd, buffer, BUFFER);
-        if (n <= 0)
-            break;
-        hubsum_update(&f->sum, buffer, (size_t)n);
-    }
-    good = matches(f, hex);
-    if (!good)
-        glm_fail(err, GLM_EUSAGE,
-            "%s: is there and is not the file that the hub lists; remove it, or keep in "
-            "another folder",
-            f->path);
-out:
-    if (fd >= 0)
-        close(fd);
-    free(buffer);
-    return good;
-}
-
-static int obtain(struct hubkeep *k, struct keptfile *f, struct glm_error *err)
-{
-    char *part = NULL;
-    int fd = -1;
-
-    if (is_there(k, f, err) || err->code != GLM_OK)
-        return (int)err->code;
-    if (asprintf(&part, "%s/%s.part", work_path(k->work), f->file->listed->path) < 0)
-        return glm_fail(err, GLM_ENOMEM, "%s: no memory", f->file->what);
-    fd = open_part(f, part, err);
-    if (fd < 0 || fill_part(k, f, fd, part, err) != GLM_OK)
-        goto out;
-    if (ftruncate(fd, (off_t)f->file->listed->size) != 0 || fsync(fd) != 0)
-        glm_fail_errno(err, "%s: fsync", part);
-    else if (renameat2(AT_FDCWD, part, AT_FDCWD, f->path, RENAME_NOREPLACE) != 0
-        && (errno != EINVAL || rename(part, f->path) != 0))
-        glm_fail_errno(err, "%s: rename from %s", f->path, part);
-    else
-        dio_sync_folder(k->folder, err);
-out:
-    if (fd >= 0)
-        close(fd);
-    free(part);
-    return (int)err->code;
-}
 
 /* ---- which file is next ----------------------------------------------------------------------- */
 
@@ -389,7 +91,7 @@ static void *pull_files(void *ctx)
         }
         f->phase = PHASE_ACTIVE;
         pthread_mutex_unlock(&k->lock);
-        obtain(k, f, &err);
+        hubkeep_obtain(k, f, &err);
         pthread_mutex_lock(&k->lock);
         if (err.code != GLM_OK) {
             if (!k->failed)
@@ -462,16 +164,23 @@ static uint64_t keep_place(void *ctx, int64_t tensor, const struct rect *at)
     return k->reads.place(k->reads.ctx, tensor, at);
 }
 
+static void scale_member(
+    const struct hubkeep *k, const struct flow_ask *a, struct rect *out)
+{
+    *out = rect_whole(k->reads.m->tensors[a->scale].grid.dims);
+    out->lo[0] = a->at.lo[0];
+    out->hi[0] = a->at.hi[0];
+}
+
 /* The files that a job reads: its own, and that of its scales (the same, or -1). */
 static void files_of(const struct hubkeep *k, const struct flow_ask *a, int32_t out[2])
 {
-    struct rect member = a->at;
+    struct rect member;
     out[0] = file_of(k, a->tensor, &a->at);
     out[1] = -1;
     if (a->scale < 0)
         return;
-    member.lo[1] = member.lo[2] = 0;
-    member.hi[1] = member.hi[2] = 1;
+    scale_member(k, a, &member);
     out[1] = file_of(k, a->scale, &member);
     if (out[1] == out[0])
         out[1] = -1;
@@ -500,7 +209,8 @@ static int recall_line(void *ctx, char *line, struct glm_error *err)
     if (sscanf(line, "part %d %n", &file, &at) < 1 || at == 0 || file < 0
         || file >= k->s->file_count)
         return GLM_OK;
-    if (!hubsum_load(&k->files[file].sum, line + at))
+    if (sscanf(line + at, "upto %" SCNu64, &k->files[file].upto) != 1
+        && !hubsum_load(&k->files[file].sum, line + at))
         k->files[file].sum = (struct hubsum){0};
     return GLM_OK;
 }
@@ -518,7 +228,7 @@ static int keep_side(struct hubkeep *k, const char *name, struct glm_error *err)
         return GLM_OK;
     if (asprintf(&f.path, "%s/%s", k->folder, name) < 0)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", name);
-    if (is_there(k, &f, err) || err->code != GLM_OK)
+    if (hubkeep_is_there(&f, err) || err->code != GLM_OK)
         goto out;
     if (asprintf(&part, "%s/%s.part", work_path(k->work), name) < 0) {
         part = NULL;
@@ -532,7 +242,7 @@ static int keep_side(struct hubkeep *k, const char *name, struct glm_error *err)
     fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0)
         glm_fail_errno(err, "%s: open", part);
-    else if (write_all(fd, part, data, size, 0, err) == GLM_OK
+    else if (hubkeep_write(fd, part, data, size, 0, err) == GLM_OK
         && (fsync(fd) != 0 || rename(part, f.path) != 0))
         glm_fail_errno(err, "%s: write", f.path);
 out:
@@ -597,6 +307,67 @@ static int open_folder(struct hubkeep *k, struct glm_error *err)
     return (int)err->code;
 }
 
+static int by_begin(const void *a, const void *b)
+{
+    const struct keptrange *x = a, *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+/* Sorted, and joined where the gap is small. */
+static int64_t join(struct keptrange *r, int64_t count)
+{
+    int64_t n = 0;
+    qsort(r, (size_t)count, sizeof *r, by_begin);
+    for (int64_t i = 0; i < count; i++)
+        if (n > 0 && r[i].begin <= r[n - 1].end + GAP)
+            r[n - 1].end = r[i].end > r[n - 1].end ? r[i].end : r[n - 1].end;
+        else
+            r[n++] = r[i];
+    return n;
+}
+
+/* The ranges of the files that jobs read in part. All asks count, done or not: the ranges must be
+ * the same in every run, or "upto" would mean another thing. */
+static int plan_ranges(struct hubkeep *k, struct glm_error *err)
+{
+    for (int64_t i = 0; i < k->s->file_count; i++) {
+        struct keptfile *f = &k->files[i];
+        int64_t n = 0;
+        if (f->phase != PHASE_WANTED)
+            continue;
+        f->ranges = malloc((size_t)(2 * k->jobs.count + 1) * sizeof *f->ranges);
+        if (f->ranges == NULL)
+            return glm_fail(err, GLM_ENOMEM, "%s: no memory for its plan", f->file->what);
+        for (int64_t j = 0; j < k->jobs.count; j++) {
+            const struct flow_ask *a = &k->jobs.asks[j];
+            struct rect member;
+            int32_t file;
+            struct keptrange r;
+            hf_reader_extent(k->o.r, a->tensor, &a->at, &file, &r.begin, &r.end);
+            if (file == i)
+                f->ranges[n++] = r;
+            if (a->scale < 0)
+                continue;
+            scale_member(k, a, &member);
+            hf_reader_extent(k->o.r, a->scale, &member, &file, &r.begin, &r.end);
+            if (file == i)
+                f->ranges[n++] = r;
+        }
+        f->range_count = join(f->ranges, n);
+        const struct st_header *h = &k->s->files[i].header;
+        if (f->range_count == 1 && f->ranges[0].begin <= h->data_start + GAP
+            && f->ranges[0].end + GAP >= h->file_size) {
+            free(f->ranges); /* nearly all of it: then all, and it can be compared */
+            f->ranges = NULL;
+        } else {
+            struct keptrange *exact =
+                realloc(f->ranges, (size_t)(f->range_count + 1) * sizeof *exact);
+            f->ranges = exact != NULL ? exact : f->ranges;
+        }
+    }
+    return GLM_OK;
+}
+
 static int plan_files(struct hubkeep *k, struct glm_error *err)
 {
     for (int64_t i = 0; i < k->s->file_count; i++) {
@@ -623,6 +394,8 @@ static int plan_files(struct hubkeep *k, struct glm_error *err)
             f->phase = PHASE_WANTED;
         }
     }
+    if (k->o.folder == NULL && plan_ranges(k, err) != GLM_OK)
+        return (int)err->code;
     return check_space(k, err);
 }
 
@@ -710,11 +483,13 @@ int hubkeep_open(
     *out = NULL;
     if (k != NULL) {
         k->o = *o;
-        k->o.connections = o->connections > THREADS_MAX ? THREADS_MAX : o->connections;
+        k->o.connections =
+            o->connections > HUBKEEP_THREADS ? HUBKEEP_THREADS : o->connections;
         k->s = hf_reader_model(o->r);
         k->reads = hf_reader_source(o->r);
         k->files = calloc((size_t)k->s->file_count + 1, sizeof *k->files);
         pthread_mutex_init(&k->lock, NULL);
+        pthread_mutex_init(&k->journal_lock, NULL);
         pthread_cond_init(&k->moved, NULL);
     }
     if (k == NULL || k->files == NULL) {
@@ -741,12 +516,15 @@ void hubkeep_close(struct hubkeep *k)
 {
     if (k == NULL)
         return;
-    for (int64_t i = 0; k->files != NULL && i < k->s->file_count; i++)
+    for (int64_t i = 0; k->files != NULL && i < k->s->file_count; i++) {
         free(k->files[i].path);
+        free(k->files[i].ranges);
+    }
     work_close(k->work);
     free(k->files);
     free(k->folder);
     pthread_mutex_destroy(&k->lock);
+    pthread_mutex_destroy(&k->journal_lock);
     pthread_cond_destroy(&k->moved);
     free(k);
 }
