@@ -97,7 +97,10 @@ def long_figures(tokens, ceiling):
 
 
 def step_figures(tokens):
-    steps = [lines(run(HOME / "tools/gpu_slice", CONFIG, tokens, "--steps", 3)) for _ in range(2)]
+    steps = [lines(run(HOME / "tools/gpu_slice", CONFIG, tokens, "--steps", 3, *more))
+             for more in ((), ("--snapshot",))]
+    copies = [s for s in steps[1] if "snapshot_bytes" in s]
+    steps = [[s for s in one if "step" in s] for one in steps]
     same = [s["hash"] for s in steps[0]] == [s["hash"] for s in steps[1]]
     late = steps[0][1:] + steps[1][1:]
     return [results.figure(f"8 x {tokens} tokens: the optimizer's update (Muon, AdamW)", "s", "lower",
@@ -105,7 +108,12 @@ def step_figures(tokens):
             results.figure(f"8 x {tokens} tokens: forward and backward, 8 micro-batches", "s", "lower",
                            [s["micro_batches"] for s in late]),
             results.figure(f"8 x {tokens} tokens: two runs of 3 steps, same losses and norms", "",
-                           "higher", [float(same)], target=1)]
+                           "higher", [float(same)], target=1),
+            *([results.figure(f"save stall: a copy of {copies[0]['snapshot_bytes'] / 1e9:.1f} GB of state",
+                              "s", "lower", [c["seconds"] for c in copies],
+                              target=round(copies[0]["snapshot_bytes"] / 50e9 + 0.02, 3),
+                              note=f"page-locked memory taken once, {copies[0]['alloc']:.1f} s")]
+              if copies else [])]
 
 
 def main():

@@ -1,4 +1,4 @@
-/* gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] [--profile] [--steps N]: forward and backward
+/* gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] [--profile] [--steps N [--snapshot]]: forward and backward
  * of a model with BF16 weights by formula (tests/gpu/support.h) on the GPU, one sequence.
  *
  * Prints a JSON line: seconds of each round, loss, FLOPs (train/flops.h), bytes of weights, gradients
@@ -20,6 +20,7 @@
 #include "train/flops.h"
 #include "train/model.h"
 #include "train/optimizer.h"
+#include "train/snapshot.h"
 
 enum { PICKS = 65536, MAX_ROUNDS = 64 };
 
@@ -205,9 +206,40 @@ static void fill_masters(struct params *p, struct glm_error *err)
     }
 }
 
+/* How long training would wait for a copy of its state on the host (async_save). */
+static int time_snapshot(
+    struct slice *s, struct params *p, struct optimizer *o, struct glm_error *err)
+{
+    const struct home home = {.k = s->k, .stream = s->stream};
+    struct state state = {.params = p, .optimizer = o};
+    struct snapshot *copy = NULL;
+
+    if (params_state(p, &state.tensors, err) == 0
+        && optimizer_state(o, &state.tensors, err) == 0) {
+        const double begin = now();
+        snapshot_new(&copy, &state, &home, err);
+        const double made = now();
+        for (int i = 0; i < 2 && err->code == GLM_OK; i++) {
+            const double from = now();
+            snapshot_take(copy, &state, err);
+            const double took = now() - from;
+            printf("{\"snapshot_bytes\": %zu, \"alloc\": %.3f, \"seconds\": %.6f, "
+                   "\"gbs\": %.2f}\n",
+                copy->bytes, made - begin, took, (double)copy->bytes / took / 1e9);
+        }
+        if (err->code != GLM_OK) {
+            printf("{\"snapshot_error\": \"%s\"}\n", err->text);
+            glm_error_clear(err);
+        }
+    }
+    snapshot_free(copy);
+    tensors_clear(&state.tensors);
+    return (int)err->code;
+}
+
 /* 8 micro-batches, then the update; hash: of every loss and norm, so that two runs can be compared. */
 static int whole_steps(struct slice *s, struct model_options o,
-    const struct model_batch *b, int steps, struct glm_error *err)
+    const struct model_batch *b, int steps, bool snapshot, struct glm_error *err)
 {
     enum { MICRO = 8 };
     const struct params_options po = {.dtype = GLM_BF16,
@@ -260,6 +292,10 @@ static int whole_steps(struct slice *s, struct model_options o,
             step + 1, loss / tokens, report.norm, middle - begin, end - middle, hash);
         fflush(stdout);
     }
+    model_free(m);
+    m = NULL;
+    if (snapshot)
+        time_snapshot(s, p, optimizer, err);
 out:
     model_free(m);
     optimizer_free(optimizer);
@@ -398,13 +434,13 @@ int main(int argc, char **argv)
     struct model *m = NULL;
     const char *dump_path = NULL;
     double seconds[MAX_ROUNDS], loss = 0;
-    bool with_profile = false, with_loss = false;
+    bool with_profile = false, with_loss = false, with_snapshot = false;
     int rounds = 5, steps = 0;
     size_t size;
 
     if (argc < 3)
         die("usage: gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] "
-            "[--profile] [--steps N]");
+            "[--profile] [--steps N [--snapshot]]");
     for (int i = 3; i < argc; i++)
         if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
             rounds = atoi(argv[++i]);
@@ -414,6 +450,8 @@ int main(int argc, char **argv)
             with_loss = true;
         else if (strcmp(argv[i], "--profile") == 0)
             with_profile = true;
+        else if (strcmp(argv[i], "--snapshot") == 0)
+            with_snapshot = true;
         else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
             steps = atoi(argv[++i]);
         else
@@ -451,7 +489,7 @@ int main(int argc, char **argv)
         .absorbed = T > 8192, /* as glm-train chooses */
         .lean = true};
     if (steps > 0) {
-        whole_steps(&s, o, &b, steps, &err);
+        whole_steps(&s, o, &b, steps, with_snapshot, &err);
         goto out;
     }
     struct flops_rows rows = {0};
