@@ -5,8 +5,9 @@
  *
  *     A = X X^T          B = c A A + b A          X' = B X + a X         (R > C: X^T X, X B)
  *
- * A and B are symmetric: only the blocks of rows on and below the diagonal are multiplied, the rest
- * is copied over (BANDS of them: 10/16 of the work).
+ * A and B are symmetric: bands of rows are multiplied up to the diagonal, the rest is copied over:
+ * (bands + 1) / (2 bands) of the work, with as many bands as make the fewest rounds of tiles on the
+ * device's multiprocessors (16 of 2048 x 2048: 4 bands, 10 rounds in place of 16).
  *
  * In F32 that is all. With low_precision (BF16 operands, tensor cores, F32 sums) and matrices longer
  * than wide, up to CHAIN steps go by without touching X, as polynomials of one symmetric matrix
@@ -24,7 +25,9 @@
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/squares.cuh"
 
-enum { THREADS = 256, TURN = 64, BANDS = 4, BAND_LEAST = 128, CHAIN = 3 };
+enum { THREADS = 256, TURN = 64, CHAIN = 3 };
+/* What a product's blocks take of it, and bands begin at; the most bands. */
+enum { TILE_ROWS = 128, TILE_COLS = 256, BANDS = 8 };
 static const int64_t SCRATCH_BYTES = (int64_t)2 << 30, BATCH_MOST = 32768;
 
 /* ---- elementwise ------------------------------------------------------------------------------ */
@@ -52,10 +55,9 @@ template <class E> static __global__ void k_unit(struct unit p, bool wide)
     eight_put((E *)p.y + at, v, n, wide);
 }
 
-/* The rows that one product of a symmetric matrix makes. */
 static __host__ __device__ inline int64_t band_begin(int64_t n, int bands, int i)
 {
-    return i * n / bands;
+    return i == bands ? n : i * n / bands / TILE_ROWS * TILE_ROWS;
 }
 
 /* Whether rows and columns [from, to] are of one band, which made both halves. */
@@ -131,13 +133,37 @@ static struct gemm product(const struct newton *s, void *c, const void *a, const
     return g;
 }
 
+/* Rounds of tiles that the bands' products take. */
+static int64_t rounds(int64_t B, int64_t n, int bands, int processors)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < bands; i++) {
+        const int64_t end = band_begin(n, bands, i + 1);
+        const int64_t rows = end - band_begin(n, bands, i);
+        const int64_t tiles = B * blocks_of(rows, TILE_ROWS) * blocks_of(end, TILE_COLS);
+        sum += (tiles + processors - 1) / processors;
+    }
+    return sum;
+}
+
+static int bands_of(int64_t B, int64_t n, int processors)
+{
+    int best = 1;
+
+    for (int i = 2; i <= BANDS && i * TILE_ROWS <= n; i++)
+        if (rounds(B, n, i, processors) < rounds(B, n, best, processors))
+            best = i;
+    return best;
+}
+
 /* A symmetric product in bands of rows, each up to the diagonal, and the mirror image. g: the whole
  * product, [n,n]. */
 static int symmetric(const struct newton *s, struct gemm g, struct cuda_gemm_more more,
     glm_stream stream, struct glm_error *err)
 {
     const int64_t n = s->n;
-    const int bands = n >= BANDS * BAND_LEAST ? BANDS : 1;
+    const int bands = bands_of(s->B, n, stream->processors);
     const struct gemm whole = g;
     const void *const add = more.add;
 
