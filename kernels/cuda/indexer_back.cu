@@ -17,6 +17,7 @@ enum {
     THREADS = 256,
     STAY = 128, /* rows that stay, 16 a warp */
     COME = 64,  /* rows a step */
+    GROUP = 32, /* of them at a time */
     DIM = 128,
     STEPS = DIM / 16,
     PIECES = DIM * 2 / 16,
@@ -57,45 +58,68 @@ static __device__ void hold(uint32_t a[STEPS][4], const bf16 *x, int64_t at, int
     }
 }
 
-/* z of the rows that stay and the 16 that came at `row`: two fragments. */
-static __device__ void products(
-    float z[2][4], const uint32_t a[STEPS][4], uint32_t room, int row)
+/* z of the rows that stay and the GROUP that came at `row`. */
+static __device__ inline void products(
+    float z[GROUP / 8][4], const uint32_t a[STEPS][4], uint32_t room, int row)
 {
     const int lane = threadIdx.x % WARP;
 
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
+    for (int j = 0; j < GROUP / 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             z[j][e] = 0;
 #pragma unroll
-        for (int step = 0; step < STEPS; step += 2) {
+    for (int step = 0; step < STEPS; step += 2) {
+        uint32_t b[GROUP / 8][4];
+#pragma unroll
+        for (int j = 0; j < GROUP / 8; j++)
+            ptx_ldmatrix(b[j], place(room, row + j * 8 + lane % 8, step * 2 + lane / 8));
+#pragma unroll
+        for (int j = 0; j < GROUP / 8; j++)
+            ptx_mma(z[j], a[step], b[j]);
+#pragma unroll
+        for (int j = 0; j < GROUP / 8; j++)
+            ptx_mma(z[j], a[step + 1], b[j] + 2);
+    }
+}
+
+/* out += dz (as A) times the GROUP rows that came at `row`. */
+static __device__ inline void spread(
+    float out[DIM / 8][4], const float dz[GROUP / 8][4], uint32_t room, int row)
+{
+    const int lane = threadIdx.x % WARP;
+
+#pragma unroll
+    for (int i = 0; i < GROUP / 16; i++) {
+        const float(*z)[4] = dz + 2 * i;
+        const uint32_t a[4] = {ptx_pack(z[0][0], z[0][1]), ptx_pack(z[0][2], z[0][3]),
+            ptx_pack(z[1][0], z[1][1]), ptx_pack(z[1][2], z[1][3])};
+#pragma unroll
+        for (int j = 0; j < DIM / 8; j += 2) {
             uint32_t b[4];
-            ptx_ldmatrix(b, place(room, row + j * 8 + lane % 8, step * 2 + lane / 8));
-            ptx_mma(z[j], a[step], b);
-            ptx_mma(z[j], a[step + 1], b + 2);
+            ptx_ldmatrix_t(b, place(room, row + i * 16 + lane % 16, j + lane / 16));
+            ptx_mma(out[j], a, b);
+            ptx_mma(out[j + 1], a, b + 2);
         }
     }
 }
 
-/* out += dz (as A) times the 16 rows that came at `row`. */
-static __device__ void spread(
-    float out[DIM / 8][4], const float dz[2][4], uint32_t room, int row)
-{
-    const int lane = threadIdx.x % WARP;
-    const uint32_t a[4] = {ptx_pack(dz[0][0], dz[0][1]), ptx_pack(dz[0][2], dz[0][3]),
-        ptx_pack(dz[1][0], dz[1][1]), ptx_pack(dz[1][2], dz[1][3])};
+/* ---- dq and dw: blocks of 128 pairs, whole rows as N divides 128 ------------------------------ */
 
+/* dI of the thread's keys of a step, two of each tile of 8: 0 outside [first, last]. */
+static __device__ inline void load_slopes(
+    float g[COME / 4], const float *dI, int64_t s0, int64_t first, int64_t last)
+{
 #pragma unroll
-    for (int j = 0; j < DIM / 8; j += 2) {
-        uint32_t b[4];
-        ptx_ldmatrix_t(b, place(room, row + lane % 16, j + lane / 16));
-        ptx_mma(out[j], a, b);
-        ptx_mma(out[j + 1], a, b + 2);
+    for (int j = 0; j < COME / 8; j++) {
+        const int64_t s = s0 + j * 8 + threadIdx.x % 4 * 2;
+        const bool low_in = s >= first && s <= last, high_in = s + 1 >= first && s + 1 <= last;
+        const float2 two = low_in || high_in ? *(const float2 *)(dI + s) : make_float2(0, 0);
+        g[2 * j] = low_in ? two.x : 0;
+        g[2 * j + 1] = high_in ? two.y : 0;
     }
 }
-
-/* ---- dq and dw: blocks of 128 pairs, whole rows as N divides 128 ------------------------------ */
 
 static __global__ void __launch_bounds__(THREADS, 1) k_dq(struct loss_chunk c)
 {
@@ -113,7 +137,7 @@ static __global__ void __launch_bounds__(THREADS, 1) k_dq(struct loss_chunk c)
     const float *const dI = c.score + ((here ? t : r->t0) - r->t0) * r->width;
     const int64_t first = here ? r->first[t] : 0;
     const uint32_t ring = ptx_shared(room);
-    float out[DIM / 8][4] = {}, dw[2] = {0, 0}, w[2];
+    float out[DIM / 8][4] = {}, dw[2] = {0, 0}, w[2], g[COME / 4], next[COME / 4];
     uint32_t a[STEPS][4];
 
     for (int i = 0; i < STAGES - 1; i++) {
@@ -124,30 +148,30 @@ static __global__ void __launch_bounds__(THREADS, 1) k_dq(struct loss_chunk c)
 #pragma unroll
     for (int half = 0; half < 2; half++)
         w[half] = here ? get(((const bf16 *)r->w)[pair + 8 * half]) * r->on_w : 0;
+    load_slopes(next, dI, begin, first, here ? t : -1);
     for (int64_t s0 = begin, i = 0; s0 < stop; s0 += COME, i++) {
+#pragma unroll
+        for (int j = 0; j < COME / 4; j++)
+            g[j] = next[j];
         ptx_copy_wait<STAGES - 2>();
         __syncthreads();
         load(ring + (uint32_t)((i + STAGES - 1) % STAGES * BYTES), (const bf16 *)r->k,
             s0 + (STAGES - 1) * COME, stop);
         ptx_copy_commit();
+        load_slopes(next, dI, s0 + COME, first, here ? t : -1);
         const uint32_t now = ring + (uint32_t)(i % STAGES * BYTES);
 #pragma unroll
-        for (int row = 0; row < COME; row += 16) {
-            float z[2][4];
+        for (int row = 0; row < COME; row += GROUP) {
+            float z[GROUP / 8][4];
             products(z, a, now, row);
 #pragma unroll
-            for (int j = 0; j < 2; j++)
+            for (int j = 0; j < GROUP / 8; j++)
 #pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const int64_t s = s0 + row + j * 8 + lane % 4 * 2 + e;
-                    const float g = here && s >= first && s <= t ? dI[s] : 0;
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        float *const x = &z[j][2 * half + e];
-                        if (g != 0)
-                            dw[half] += g * ptx_relu(*x * r->on_z);
-                        *x = g != 0 && *x > 0 ? g * w[half] * r->on_z : 0;
-                    }
+                for (int e = 0; e < 4; e++) {
+                    const float slope = g[(row / 8 + j) * 2 + e % 2];
+                    if (slope != 0)
+                        dw[e / 2] += slope * ptx_relu(z[j][e] * r->on_z);
+                    z[j][e] = slope != 0 && z[j][e] > 0 ? slope * w[e / 2] * r->on_z : 0;
                 }
             spread(out, z, now, row);
         }
@@ -186,6 +210,37 @@ static __device__ void segment_rows(const struct indexer_rows *r, const struct s
     *end = to < r->t1 ? to : r->t1;
 }
 
+/* Of a step's pairs what a thread needs: by 16 pairs, which are of one row, dI of its two keys times
+ * the scales; by 8 pairs the weights of two. */
+struct pairs {
+    float dI[COME / 16][2];
+    uint32_t w[COME / 8];
+};
+
+static __device__ inline void load_pairs(struct pairs *x, const struct loss_chunk *c, int64_t p0,
+    int64_t last, int shift, int64_t s)
+{
+    const struct indexer_rows *r = &c->r;
+
+#pragma unroll
+    for (int i = 0; i < COME / 16; i++) {
+        const int64_t p = p0 + i * 16, t = p >> shift;
+        const bool here = p < last;
+        const int64_t from = here ? r->first[t] : 0;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t key = s + 8 * half;
+            x->dI[i][half] = here && key >= from && key <= t
+                ? c->score[(t - r->t0) * r->width + key] * r->on_w * r->on_z
+                : 0;
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            x->w[2 * i + j] =
+                here ? ((const uint32_t *)r->w)[(p + j * 8) / 2 + threadIdx.x % 4] : 0;
+    }
+}
+
 static __global__ void __launch_bounds__(THREADS, 1) k_dk(struct loss_chunk c, struct segments g)
 {
     extern __shared__ __align__(128) char room[];
@@ -195,7 +250,9 @@ static __global__ void __launch_bounds__(THREADS, 1) k_dk(struct loss_chunk c, s
     const uint32_t ring = ptx_shared(room);
     float out[DIM / 8][4] = {};
     uint32_t a[STEPS][4];
+    struct pairs next;
     int64_t begin, end;
+    const int shift = 31 - __clz(N); /* N is a power of two */
 
     segment_rows(r, &g, blockIdx.y, s0, &begin, &end);
     if (begin >= end)
@@ -206,38 +263,31 @@ static __global__ void __launch_bounds__(THREADS, 1) k_dk(struct loss_chunk c, s
         ptx_copy_commit();
     }
     hold(a, (const bf16 *)r->k, s, r->t1);
+    load_pairs(&next, &c, first, last, shift, s);
     for (int64_t p0 = first, i = 0; p0 < last; p0 += COME, i++) {
+        const struct pairs now_pairs = next;
         ptx_copy_wait<STAGES - 2>();
         __syncthreads();
         load(ring + (uint32_t)((i + STAGES - 1) % STAGES * BYTES), (const bf16 *)r->q,
             p0 + (STAGES - 1) * COME, last);
         ptx_copy_commit();
-        if (r->first[p0 / N] >= s0 + STAY) /* the rows of other sequences */
+        if (r->first[p0 >> shift] >= s0 + STAY) /* the rows of other sequences */
             break;
+        load_pairs(&next, &c, p0 + COME, last, shift, s);
         const uint32_t now = ring + (uint32_t)(i % STAGES * BYTES);
 #pragma unroll
-        for (int row = 0; row < COME; row += 16) {
-            const int64_t p = p0 + row, t = p / N; /* 16 pairs of one row */
-            const bool here = p < last;
-            const int64_t from = here ? r->first[t] : 0;
-            float z[2][4], dI[2];
+        for (int row = 0; row < COME; row += GROUP) {
+            float z[GROUP / 8][4];
             products(z, a, now, row);
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int64_t key = s + 8 * half;
-                dI[half] = here && key >= from && key <= t
-                    ? c.score[(t - r->t0) * r->width + key] * r->on_w * r->on_z
-                    : 0;
-            }
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const uint32_t two =
-                    here ? ((const uint32_t *)r->w)[(p + j * 8) / 2 + lane % 4] : 0;
+            for (int j = 0; j < GROUP / 8; j++) {
+                const uint32_t two = now_pairs.w[row / 8 + j];
                 const float w[2] = {
                     __uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u)};
+                const float *const g = now_pairs.dI[(row + j * 8) / 16];
 #pragma unroll
                 for (int e = 0; e < 4; e++)
-                    z[j][e] = dI[e / 2] != 0 && z[j][e] > 0 ? dI[e / 2] * w[e % 2] : 0;
+                    z[j][e] = g[e / 2] != 0 && z[j][e] > 0 ? g[e / 2] * w[e % 2] : 0;
             }
             spread(out, z, now, row);
         }
@@ -282,12 +332,12 @@ bool loss_back_fits(const struct loss_chunk *c)
         && ((uintptr_t)c->dq | (uintptr_t)c->dk) % 8 == 0;
 }
 
-/* 256 rows a segment, or 16 segments. */
+/* 128 rows a segment, or 32 segments. */
 static struct segments segments_of(int64_t rows)
 {
     struct segments g = {};
 
-    g.rows = rows / 16 > 256 ? (rows + 15) / 16 : 256;
+    g.rows = rows / 32 > 128 ? (rows + 31) / 32 : 128;
     g.count = (int)((rows + g.rows - 1) / g.rows);
     return g;
 }

@@ -16,6 +16,7 @@ enum {
     PIECES = PART * 2 / 16, /* of 16 bytes in a row of it */
     SIDE = TILE * PART * 2, /* bytes */
     STAGES = 4,
+    APART = THREADS / PIECES, EACH = TILE / APART, /* rows that a thread copies */
     DOWN = 4, ACROSS = 4 /* fragments of 16 rows, of 8 keys a warp has */
 };
 
@@ -26,26 +27,48 @@ static __device__ inline uint32_t place(uint32_t side, int row, int piece)
     return side + (uint32_t)(row * PIECES + (piece ^ (row & 7))) * 16;
 }
 
-/* Queues piece i of the products: head i / parts. */
-static __device__ void load(
-    uint32_t to, const struct loss_chunk *c, int64_t t0, int64_t s0, int i, int parts)
-{
-    const int head = i / parts, at = i % parts * PART;
-    const int64_t key_head = c->MNk == 1 ? 0 : head * c->MDq;
+/* Where a thread's pieces come from: rows threadIdx/8, +32, .. of both sides, piece threadIdx%8. */
+struct source {
+    const bf16 *q, *k;
+    int64_t q_step, k_step; /* elements between its rows */
+    int q_rows, k_rows;     /* of them that are there */
+    int parts, k_parts;     /* pieces of a head; after how many k begins again (0: never) */
+};
 
-    if (head >= c->MN)
+static __device__ inline struct source source_of(
+    const struct loss_chunk *c, int64_t t0, int64_t s0)
+{
+    const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+    const int64_t q_left = c->r.t1 - t0 - row, k_left = c->r.t1 - s0 - row;
+    struct source f;
+
+    f.q = (const bf16 *)c->mq + (t0 + row) * c->MN * c->MDq + piece * 8;
+    f.k = (const bf16 *)c->mk + (s0 + row) * c->mk_stride + piece * 8;
+    f.q_step = APART * c->MN * c->MDq;
+    f.k_step = APART * c->mk_stride;
+    f.q_rows = q_left <= 0 ? 0 : (int)min((q_left + APART - 1) / APART, (int64_t)EACH);
+    f.k_rows = k_left <= 0 ? 0 : (int)min((k_left + APART - 1) / APART, (int64_t)EACH);
+    f.parts = (int)(c->MDq / PART);
+    f.k_parts = c->MNk == 1 ? f.parts : 0;
+    return f;
+}
+
+/* Queues piece i of all of a row: heads lie one behind the other. */
+static __device__ inline void load(uint32_t to, const struct loss_chunk *c, const struct source *f, int i)
+{
+    const int row = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+    const bf16 *q = f->q + i * PART;
+    const bf16 *k = f->k + (f->k_parts > 0 ? i % f->k_parts : i) * PART;
+
+    if (i >= f->parts * (int)c->MN)
         return;
-    for (int j = threadIdx.x; j < TILE * PIECES; j += THREADS) {
-        const int row = j / PIECES, piece = j % PIECES;
-        const int64_t t = t0 + row, s = s0 + row;
-        ptx_copy(place(to, row, piece),
-            (const bf16 *)c->mq + ((t < c->r.t1 ? t : 0) * c->MN + head) * c->MDq + at
-                + piece * 8,
-            t < c->r.t1 ? 16 : 0);
-        ptx_copy(place(to + SIDE, row, piece),
-            (const bf16 *)c->mk + (s < c->r.t1 ? s : 0) * c->mk_stride + key_head + at
-                + piece * 8,
-            s < c->r.t1 ? 16 : 0);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        const bool q_in = j < f->q_rows, k_in = j < f->k_rows;
+        ptx_copy(place(to, row + j * APART, piece),
+            q_in ? q + j * f->q_step : (const bf16 *)c->mq, q_in ? 16 : 0);
+        ptx_copy(place(to + SIDE, row + j * APART, piece),
+            k_in ? k + j * f->k_step : (const bf16 *)c->mk, k_in ? 16 : 0);
     }
 }
 
@@ -73,26 +96,32 @@ static __device__ void multiply(
     }
 }
 
-/* sum += exp(scale * product - lse); the products begin anew. */
-static __device__ void finish_head(float sum[DOWN][ACROSS][4], float acc[DOWN][ACROSS][4],
-    const struct loss_chunk *c, int64_t t, int head)
+/* lse * log2 e of the thread's rows. */
+static __device__ inline void load_lse(
+    float lse[DOWN][2], const struct loss_chunk *c, int64_t t, int head)
 {
-    const float scale = c->main_scale * log2_e;
-
 #pragma unroll
     for (int i = 0; i < DOWN; i++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int64_t row = t + i * 16 + half * 8;
-            const float lse = row < c->r.t1 ? c->lse[row * c->MN + head] * log2_e : 0;
-#pragma unroll
-            for (int j = 0; j < ACROSS; j++)
-#pragma unroll
-                for (int e = 2 * half; e < 2 * half + 2; e++) {
-                    sum[i][j][e] += ptx_exp2(acc[i][j][e] * scale - lse);
-                    acc[i][j][e] = 0;
-                }
+            lse[i][half] = row < c->r.t1 ? c->lse[row * c->MN + head] : 0;
         }
+}
+
+/* sum += exp(scale * product - lse); the products begin anew. */
+static __device__ inline void finish_head(float sum[DOWN][ACROSS][4],
+    float acc[DOWN][ACROSS][4], const float lse[DOWN][2], float scale)
+{
+#pragma unroll
+    for (int i = 0; i < DOWN; i++)
+#pragma unroll
+        for (int j = 0; j < ACROSS; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                sum[i][j][e] += ptx_exp2(acc[i][j][e] * scale - lse[i][e / 2] * log2_e);
+                acc[i][j][e] = 0;
+            }
 }
 
 static __device__ void store(
@@ -120,25 +149,27 @@ static __global__ void __launch_bounds__(THREADS, 1) k_main(struct loss_chunk c)
     const int row = warp / 4 * 64, col = warp % 4 * 32;
     const int64_t s0 = (int64_t)blockIdx.x * TILE, t0 = c.r.t0 + (int64_t)blockIdx.y * TILE;
     const int64_t end = t0 + TILE < c.r.t1 ? t0 + TILE : c.r.t1;
-    const int parts = (int)(c.MDq / PART), n = parts * (int)c.MN;
     const uint32_t ring = ptx_shared(room);
-    float acc[DOWN][ACROSS][4] = {}, sum[DOWN][ACROSS][4] = {};
+    float acc[DOWN][ACROSS][4] = {}, sum[DOWN][ACROSS][4] = {}, lse[DOWN][2];
 
     if (s0 >= end || c.r.first[t0] >= s0 + TILE)
         return;
+    const struct source from = source_of(&c, t0, s0);
     for (int i = 0; i < STAGES - 1; i++) {
-        load(ring + (uint32_t)(i * 2 * SIDE), &c, t0, s0, i, parts);
+        load(ring + (uint32_t)(i * 2 * SIDE), &c, &from, i);
         ptx_copy_commit();
     }
-    for (int i = 0; i < n; i++) {
-        ptx_copy_wait<STAGES - 2>();
-        __syncthreads(); /* piece i is here, and all have done with piece i - 1 */
-        load(ring + (uint32_t)((i + STAGES - 1) % STAGES * 2 * SIDE), &c, t0, s0,
-            i + STAGES - 1, parts);
-        ptx_copy_commit();
-        multiply(acc, ring + (uint32_t)(i % STAGES * 2 * SIDE), row, col);
-        if (i % parts == parts - 1)
-            finish_head(sum, acc, &c, t0 + row + lane / 4, i / parts);
+    for (int head = 0, i = 0; head < (int)c.MN; head++) {
+        load_lse(lse, &c, t0 + row + lane / 4, head); /* needed after the products */
+        for (int part = 0; part < from.parts; part++, i++) {
+            ptx_copy_wait<STAGES - 2>();
+            __syncthreads(); /* piece i is here, and all have done with piece i - 1 */
+            load(ring + (uint32_t)((i + STAGES - 1) % STAGES * 2 * SIDE), &c, &from,
+                i + STAGES - 1);
+            ptx_copy_commit();
+            multiply(acc, ring + (uint32_t)(i % STAGES * 2 * SIDE), row, col);
+        }
+        finish_head(sum, acc, lse, c.main_scale * log2_e);
     }
     ptx_copy_wait<0>();
     store(sum, &c, t0 + row + lane / 4, s0 + col + lane % 4 * 2);
