@@ -1,5 +1,7 @@
 /* Small ranges out of turn: the scales of a matrix that is recoded, which may lie anywhere. They are
- * fetched in blocks, and a few blocks are kept, since scales often lie side by side. */
+ * fetched in blocks, and a few blocks are kept, since scales often lie side by side. The bytes pass
+ * again in their file's stream and are compared there; that these are the same ones rests on the
+ * connection. */
 #include <stdlib.h>
 #include <string.h>
 

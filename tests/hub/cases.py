@@ -22,7 +22,7 @@ from server import Hub, Revision  # noqa: E402, F401
 
 TOOLS = pathlib.Path(os.environ.get("TOOLS", ROOT / "build/release/tools")).resolve()
 TOKEN = "hf_TheTokenThatNobodyMaySee0123456789"
-QUICK = ("--retries", "1", "--stall-limit", "1")  # for what is to fail
+QUICK = ("--retries", "1", "--stall-limit", "4")  # for what is to fail
 
 
 def clean_env(**more):
