@@ -258,44 +258,90 @@ static __device__ void store_pairs(const struct grouped_gemm *p, const struct gr
     }
 }
 
-/* The same of F32 whose pairs are aligned; where C is added to, 32 loads are under way together. */
-static __device__ void store_wide(const struct grouped_gemm *p, const struct group_tile *t,
-    const float (&d)[128], int group)
+/* What C holds before it is added to, as one thread stores it: fetched while the last products run. */
+template <class C> struct held;
+template <> struct held<float> {
+    float2 at[COLS / 8]; /* of one of the two rows */
+};
+template <> struct held<bf16> {
+    uint4 at[COLS / 64][4];
+};
+
+static __device__ inline void fetch_row(struct held<float> *was, const struct grouped_gemm *p,
+    const struct group_tile *t, int group, int half)
 {
-    enum { BATCH = 32 };
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
-    const int cols = (int)group_cols(p);
+    const int r = t->row + group * 64 + warp * 16 + half * 8 + lane / 4;
+    const int left = r < t->row_end ? (int)group_cols(p) - t->col - lane % 4 * 2 : 0;
+    const float *from = (const float *)p->c + group_row_at(p, t, r) + t->col + lane % 4 * 2;
+
+#pragma unroll
+    for (int j = 0; j < COLS / 8; j++)
+        was->at[j] = j * 8 < left ? *(const float2 *)(from + j * 8) : make_float2(0, 0);
+}
+
+static __device__ inline void hold(struct held<float> *was)
+{
+#ifndef CUDA_EMULATED
+#pragma unroll
+    for (int j = 0; j < COLS / 8; j++)
+        asm volatile("" : "+f"(was->at[j].x), "+f"(was->at[j].y)::"memory");
+#endif
+}
+
+static __device__ inline void fetch(struct held<float> *was, const struct grouped_gemm *p,
+    const struct group_tile *t, int group)
+{
+    fetch_row(was, p, t, group, 0);
+}
+
+static __device__ inline void fetch(struct held<bf16> *was, const struct grouped_gemm *p,
+    const struct group_tile *t, int group)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
+    const int row = t->row + group * 64 + warp * 16, cols = (int)group_cols(p);
+
+#pragma unroll
+    for (int q = 0; q < COLS / 64; q++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = row + i * 4 + lane / 8, col = t->col + q * 64 + lane % 8 * 8;
+            was->at[q][i] = r < t->row_end && col < cols
+                ? *(const uint4 *)((const bf16 *)p->c + group_row_at(p, t, r) + col)
+                : make_uint4(0, 0, 0, 0);
+        }
+}
+
+/* F32 whose pairs are aligned. */
+static __device__ void store_wide(const struct grouped_gemm *p, const struct group_tile *t,
+    const float (&d)[128], int group, char *, struct held<float> *was)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int r = t->row + group * 64 + warp * 16 + half * 8 + lane / 4;
-        if (r >= t->row_end)
-            continue;
+        const int left = r < t->row_end ? (int)group_cols(p) - t->col - lane % 4 * 2 : 0;
         float *const out = (float *)p->c + group_row_at(p, t, r) + t->col + lane % 4 * 2;
-        const int left = cols - t->col - lane % 4 * 2;
+        if (half == 1 && p->accumulate) {
+            fetch_row(was, p, t, group, 1);
+            hold(was); /* all loads before the first store */
+        }
 #pragma unroll
-        for (int j0 = 0; j0 < COLS / 8; j0 += BATCH) {
-            float2 was[BATCH];
-#pragma unroll
-            for (int j = 0; j < BATCH; j++)
-                was[j] = p->accumulate && (j0 + j) * 8 < left
-                    ? *(const float2 *)(out + (j0 + j) * 8)
-                    : make_float2(0, 0);
-#pragma unroll
-            for (int j = 0; j < BATCH; j++) {
-                const float *x = &d[4 * (j0 + j) + 2 * half];
-                if ((j0 + j) * 8 < left)
-                    *(float2 *)(out + (j0 + j) * 8) =
-                        make_float2(was[j].x + x[0], was[j].y + x[1]);
-            }
+        for (int j = 0; j < COLS / 8; j++) {
+            float2 x = make_float2(d[4 * j + 2 * half], d[4 * j + 2 * half + 1]);
+            if (p->accumulate)
+                x = make_float2(x.x + was->at[j].x, x.y + was->at[j].y);
+            if (j * 8 < left)
+                *(float2 *)(out + j * 8) = x;
         }
     }
 }
 
 /* BF16 in 16-byte pieces: each warp turns 16 x 64 at a time in its slab (rows of 128 bytes, chunk c of
  * row r at c ^ (r & 7)), so that 8 lanes write 128 bytes of a row. */
-static __device__ void store_slabs(const struct grouped_gemm *p, const struct group_tile *t,
-    const float (&d)[128], int group, char *slab)
+static __device__ void store_wide(const struct grouped_gemm *p, const struct group_tile *t,
+    const float (&d)[128], int group, char *slab, const struct held<bf16> *was)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
     const int row = t->row + group * 64 + warp * 16, cols = (int)group_cols(p);
@@ -307,9 +353,8 @@ static __device__ void store_slabs(const struct grouped_gemm *p, const struct gr
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int r = i * 4 + lane / 8;
-            if (p->accumulate && row + r < t->row_end && col < cols)
-                *(uint4 *)(slab + r * PANEL_ROW + (chunk ^ (r & 7)) * 16) =
-                    *(const uint4 *)((const bf16 *)p->c + group_row_at(p, t, row + r) + col);
+            if (p->accumulate)
+                *(uint4 *)(slab + r * PANEL_ROW + (chunk ^ (r & 7)) * 16) = was->at[q][i];
         }
         __syncwarp();
 #pragma unroll
@@ -338,18 +383,10 @@ static __device__ void store_slabs(const struct grouped_gemm *p, const struct gr
     }
 }
 
-template <class C>
-static __device__ inline void store(const struct grouped_gemm *p, const struct group_tile *t,
-    const float (&d)[128], int group, char *slab)
+template <class C> static __device__ inline bool is_wide(const struct grouped_gemm *p)
 {
-    const int cols = (int)group_cols(p);
-
-    if (sizeof(C) == 2 && cols % 8 == 0 && (uintptr_t)p->c % 16 == 0)
-        store_slabs(p, t, d, group, slab);
-    else if (sizeof(C) == 4 && group_pairs<C>(p))
-        store_wide(p, t, d, group);
-    else
-        store_pairs<C>(p, t, d, group);
+    return sizeof(C) == 4 ? group_pairs<C>(p)
+                          : group_cols(p) % 8 == 0 && (uintptr_t)p->c % 16 == 0;
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------- */
@@ -370,6 +407,7 @@ static __device__ void work(const struct grouped_gemm *p, const struct room *m, 
 {
     const int group = thread / GROUP, lane = thread % WARP, step = PAIR ? PAIR_BLOCKS : 1;
     const int tiles = m->start[p->G], rank = m->pair.mine;
+    const bool wide = is_wide<C>(p);
     char *const slab = m->slab + thread / WARP * SLAB_BYTES;
     struct turn turn = {0, 0};
 
@@ -377,12 +415,13 @@ static __device__ void work(const struct grouped_gemm *p, const struct room *m, 
         const struct group_tile t = group_tile_at(m->start, p, cut, i, rank);
         const int length = sum_length<KIND>(p, &t);
         float d[128];
+        struct held<C> was;
         int last = -1; /* stage of the step before */
 
         if (length == 0) {
             const float zeros[128] = {};
             if (!p->accumulate)
-                store<C>(p, &t, zeros, group, slab);
+                store_pairs<C>(p, &t, zeros, group);
             continue;
         }
         for (int k = 0; k < length; k += STEP) {
@@ -396,10 +435,15 @@ static __device__ void work(const struct grouped_gemm *p, const struct room *m, 
             last = turn.stage;
             turn_next(&turn);
         }
+        if (wide && p->accumulate)
+            fetch(&was, p, &t, group);
         ptx_wgmma_wait<0>();
         ptx_hold(d);
         release<PAIR>(m, last, lane);
-        store<C>(p, &t, d, group, slab);
+        if (wide)
+            store_wide(p, &t, d, group, slab, &was);
+        else
+            store_pairs<C>(p, &t, d, group);
     }
 }
 
