@@ -35,10 +35,13 @@ static int key_norm(struct indexer *x, struct run *r)
 int indexer_fwd(struct indexer *x, struct run *r, const void *a, const void *c_q)
 {
     const int64_t N = r->c->index_n_heads, D = r->c->index_head_dim;
-    x->q = keep_elem(r, r->T * N * D);
-    x->k_raw = keep_elem(r, r->T * D);
-    x->k = keep_elem(r, r->T * D);
-    x->w = keep_elem(r, r->T * N);
+    /* An indexer that does not learn is not asked again. */
+    const bool passing = run_lean(r) && r->o->indexer_loss == MODEL_INDEXER_OFF;
+    void *(*const place)(struct run *, int64_t) = passing ? temp_elem : keep_elem;
+    x->q = place(r, r->T * N * D);
+    x->k_raw = place(r, r->T * D);
+    x->k = place(r, r->T * D);
+    x->w = place(r, r->T * N);
     x->kl = keep_acc(r, r->T);
     if (linear_fwd(r, &x->wq_b, c_q, x->q) != 0
         || rotate(r, x->q, N, r->dtype, false) != 0

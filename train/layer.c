@@ -22,13 +22,16 @@ static int choose(
     l->index = index;
     if (!own || (l->owns_indexer && !indexer_runs(l, r)))
         return 0;
+    const size_t mark = r->temp.at;
     if (indexer_fwd(&l->indexer, r, l->a, l->mla.c_q) != 0 || r->o->dense_attention)
         return r->err->code;
     int32_t *mine = keep_ids(r, r->T * r->K);
     l->index = mine;
-    return given ? r->k->to_device(
+    (void)(given ? r->k->to_device(
                mine, given, (size_t)(r->T * r->K) * sizeof *mine, r->stream, r->err)
-                 : indexer_choose(&l->indexer, r, mine);
+                 : indexer_choose(&l->indexer, r, mine));
+    r->temp.at = mark;
+    return r->err->code;
 }
 
 static int attend(

@@ -47,11 +47,10 @@ int mla_latent_fwd(struct mla *m, struct run *r, const void *a)
     return norm_fwd(r, &m->q_norm, m->q_lat, 0, m->c_q);
 }
 
-/* The absorbed form keeps them: its backward has no other place for them. */
 static int queries(struct mla *m, struct run *r, const struct dims *d)
 {
     const int64_t n = r->T * d->N * d->Dqk;
-    m->q = r->o->absorbed ? keep_elem(r, n) : lean_elem(r, n);
+    m->q = lean_elem(r, n);
     if (linear_fwd(r, &m->q_b, m->c_q, m->q) != 0)
         return r->err->code;
     return rotate(r, m->q, d->N, d->N * d->Dqk, d->Dqk, d->Dn, false);
@@ -108,8 +107,8 @@ static int head_gemm(struct run *r, void *c, int64_t ldc, const void *a, int64_t
 static int absorb(struct mla *m, struct run *r, const struct dims *d)
 {
     const int64_t L = d->KR + d->Dr;
-    m->aq = keep_elem(r, r->T * d->N * L);
-    m->k = keep_elem(r, r->T * L);
+    m->aq = lean_elem(r, r->T * d->N * L);
+    m->k = lean_elem(r, r->T * L);
     m->v = m->k;
     m->Nk = 1;
     m->Dq = L;
@@ -136,7 +135,7 @@ static int absorb(struct mla *m, struct run *r, const struct dims *d)
 /* o = W_UV u, per head. */
 static int values_of(struct mla *m, struct run *r, const struct dims *d)
 {
-    m->heads = keep_elem(r, r->T * d->N * d->Dv);
+    m->heads = lean_elem(r, r->T * d->N * d->Dv);
     for (int64_t h = 0; h < d->N; h++)
         if (head_gemm(r, elem_at(r, m->heads, h * d->Dv), d->N * d->Dv,
                 elem_at(r, m->ao, h * d->KR), d->N * d->KR,
@@ -150,11 +149,13 @@ static int values_of(struct mla *m, struct run *r, const struct dims *d)
 int mla_again(struct mla *m, struct run *r)
 {
     const struct dims d = dims_of(r);
-    if (!run_lean(r) || r->o->absorbed)
+    if (!run_lean(r))
         return 0;
     if (queries(m, r, &d) != 0)
         return r->err->code;
-    return expand(m, r, &d);
+    if (!r->o->absorbed)
+        return expand(m, r, &d);
+    return absorb(m, r, &d) != 0 ? (int)r->err->code : values_of(m, r, &d);
 }
 
 int mla_fwd(struct mla *m, struct run *r, const void *a, const int32_t *index, void *y)

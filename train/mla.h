@@ -23,7 +23,7 @@ struct mla {
 int mla_latent_fwd(struct mla *m, struct run *r, const void *a);
 /* y [T,H]; index [T,K], or NULL for all visible keys. */
 int mla_fwd(struct mla *m, struct run *r, const void *a, const int32_t *index, void *y);
-/* Queries, keys and values again, in temporary memory, where the run keeps none. Before what reads them. */
+/* Queries, keys and values (absorbed: and what they sum to) again, in temporary memory, where the run keeps none. Before what reads them. */
 int mla_again(struct mla *m, struct run *r);
 int mla_bwd(struct mla *m, struct run *r, const void *a, const int32_t *index,
     const void *dy, void *da);
