@@ -385,6 +385,8 @@ install: all $(BUILD)/libglm.so.0 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%)
 	for m in $(MAN); do \
 	    install -D -m 644 $$m $(prefix)/share/man/man$${m##*.}/$${m##*/} || exit 1; done
 	$(if $(PLUGIN),install -m 755 $(PLUGIN) $(prefix)/lib/hdf5/plugin)
+	$(if $(CUDA_LIB),install -d $(prefix)/lib/glm && \
+	    install -m 755 $(BUILD)/lib/libglm-cuda.so $(prefix)/lib/glm)
 	$(if $(READER),install -m 644 $(READER) $(prefix)/share/glm)
 	$(if $(PROGS),install -m 644 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%) \
 	    $(prefix)/share/bash-completion/completions)
@@ -392,6 +394,7 @@ install: all $(BUILD)/libglm.so.0 $(PROGS:$(BUILD)/bin/%=$(BUILD)/completion/%)
 uninstall: ## remove what install put there
 	rm -f $(PROGS:$(BUILD)/bin/%=$(prefix)/bin/%)
 	rm -f $(PROGS:$(BUILD)/bin/%=$(prefix)/share/bash-completion/completions/%)
+	rm -rf $(prefix)/lib/glm
 	rm -f $(prefix)/lib/libglm.a $(prefix)/lib/libglm.so $(prefix)/lib/libglm.so.0
 	rm -f $(prefix)/lib/pkgconfig/glm.pc
 	rm -f $(foreach m,$(MAN),$(prefix)/share/man/man$(subst .,,$(suffix $(m)))/$(notdir $(m)))

@@ -3,7 +3,7 @@
 # nothing but a GPU, its driver and CUDA's libraries.
 #
 #   test      gpu_ops of each operation: 20 runs with the same bits beside a noise kernel; then the tiny
-#             models on CPU and GPU side by side (gpu_train)
+#             models on CPU and GPU side by side (gpu_train), and a run with restarts (resume.sh)
 #   sanitize  compute-sanitizer's memcheck and racecheck over gpu_ops --small
 #
 # Programs are those of build/gpu (make gpu-pack) or else of build/release. Results: a line a run, then
@@ -60,6 +60,7 @@ test)
             start "train-f32-$model" $tools/gpu_train fixtures/$model-f32/config.json f32 50
             start "train-bf16-$model" $tools/gpu_train fixtures/$model-f32/config.json bf16 50
         done
+        BIN=$root/bin TOOLS=$tools start resume tests/gpu/resume.sh
     fi
     ;;
 sanitize)
