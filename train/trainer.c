@@ -307,6 +307,10 @@ int trainer_open(struct trainer *t, const struct recipe *r,
     if (make_model(t, scratch, err) == GLM_OK && o->train)
         make_state(t, err);
 out:
+    if (err->code == GLM_ENOMEM && t->k != NULL && !t->k->host)
+        glm_within(err,
+            "too little memory on the GPU (micro_batch_size and seq_length set the "
+            "buffers of a step; weights, gradients and optimizer come on top)");
     if (err->code != GLM_OK)
         trainer_close(t);
     return (int)err->code;

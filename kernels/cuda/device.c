@@ -302,9 +302,6 @@ static size_t scratch_peak(glm_stream s)
 
 /* ---- the table -------------------------------------------------------------------------------- */
 
-#define CUDA_WEAK(op)                                                                    \
-    extern op##_fn cuda_##op __attribute__((weak)); /* while the backend grows */
-OPS(CUDA_WEAK)
 #define CUDA_MEMBER(op) .op = cuda_##op,
 static const struct kernels cuda = {.name = "cuda",
     .stream_new = stream_new,
