@@ -8,11 +8,11 @@
 #
 # Programs are those of build/gpu (make gpu-pack) or else of build/release. Results: a line a run, then
 # counts, on the screen; in build/gpu-results a log of each run, results.txt and results.json.
-# JOBS runs at a time (8), LIMIT seconds each (300). Status 0 if nothing failed.
+# JOBS runs at a time (4: more only wait for the one GPU), LIMIT seconds each (300). Status 0 if nothing failed.
 cd "$(dirname "$0")/../.." || exit 1
 mode=${1:-test}
 [ $# -gt 0 ] && shift
-: "${JOBS:=8}" "${LIMIT:=300}"
+: "${JOBS:=4}" "${LIMIT:=300}"
 root=build/release
 [ -x build/gpu/tools/gpu_ops ] && root=build/gpu
 tools=$root/tools
