@@ -219,13 +219,13 @@ unit_tests release 300
 
 section scripts
 scripts_in tests/scripts 1200
-scripts_in tests/cli 600
+scripts_in tests/cli 1200
 
 section lines
-start script "fixtures/cli" 600 tests/cli/run_cases.sh
+start script "fixtures/cli" 1200 tests/cli/run_cases.sh
 
 section examples
-start script "man examples" 600 tests/cli/run_examples.sh
+start script "man examples" 1200 tests/cli/run_examples.sh
 
 if [ "$mode" != --quick ]; then
     section asan

@@ -36,7 +36,7 @@ for case in "${cases[@]}"; do
     scratch_new
     out=$scratch_all/$scratch_count.out
     mkdir "$out"
-    (cd "$scratch" && ROOT=$root timeout 120 bash "$case/cmd") > "$out/1" 2> "$out/2" < /dev/null
+    (cd "$scratch" && ROOT=$root timeout 300 bash "$case/cmd") > "$out/1" 2> "$out/2" < /dev/null
     status=$?
     plain "$out/1" > "$out/stdout"
     plain "$out/2" > "$out/stderr"

@@ -39,7 +39,7 @@ for page in "$@"; do
             echo "SKIP $name: ${line%% *} is not built"
             continue
         fi
-        (cd "$scratch" && timeout 120 bash -c "$line") > "$scratch_all/log" 2>&1 < /dev/null
+        (cd "$scratch" && timeout 300 bash -c "$line") > "$scratch_all/log" 2>&1 < /dev/null
         status=$?
         if [ $status -eq "$wanted" ]; then
             echo "ok $name"

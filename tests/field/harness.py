@@ -64,7 +64,7 @@ class Result:
         return f"{' '.join(map(str, self.words))}: status {self.status}: {self.err.strip()[-600:]}"
 
 
-def run(*words, front=(), cwd=None, env=None, seconds=120):
+def run(*words, front=(), cwd=None, env=None, seconds=600):
     """One command to its end; words[0] is a command of ours or a path."""
     program = BIN / words[0]
     words = [str(w) for w in (*front, program if program.exists() else words[0], *words[1:])]
