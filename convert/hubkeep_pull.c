@@ -13,7 +13,8 @@
 #include "convert/hubkeep_inside.h"
 
 enum {
-    BUFFER = 4 << 20,
+    BUFFER = 4 << 20,    /* at most; two for each connection */
+    BUFFERS = 128 << 20, /* all of them together */
     SYNC = 32 << 20 /* bytes between two states: with the buffers what a kill may cost */
 };
 
@@ -21,7 +22,7 @@ struct pull {
     pthread_mutex_t lock;
     pthread_cond_t moved;
     unsigned char *buffer[2];
-    size_t used[2];
+    size_t size, used[2];
     bool full[2];
     int in; /* the buffer that is filled */
     bool ended;
@@ -57,11 +58,11 @@ static size_t pull_data(
     pthread_mutex_lock(&p->lock);
     while (used < n && !p->full[p->in]) {
         const int i = p->in;
-        const size_t room = BUFFER - p->used[i], k = n - used < room ? n - used : room;
+        const size_t room = p->size - p->used[i], k = n - used < room ? n - used : room;
         memcpy(p->buffer[i] + p->used[i], (const char *)bytes + used, k);
         p->used[i] += k;
         used += k;
-        if (p->used[i] == BUFFER) {
+        if (p->used[i] == p->size) {
             p->full[i] = true;
             p->in = 1 - i;
             pthread_cond_signal(&p->moved);
@@ -156,7 +157,9 @@ static int drain(struct part *t, struct pull *p, struct glm_error *err)
 /* Fetches [t->at, to). */
 static int pull(struct part *t, uint64_t to, struct glm_error *err)
 {
-    struct pull p = {.buffer = {malloc(BUFFER), malloc(BUFFER)}};
+    const size_t share = BUFFERS / 2 / (size_t)t->k->o.connections;
+    const size_t size = share < BUFFER ? share : BUFFER;
+    struct pull p = {.size = size, .buffer = {malloc(size), malloc(size)}};
     struct hub_file *file = t->f->file;
     const struct hubnet_get get = {.what = file->what,
         .url = file->url,
