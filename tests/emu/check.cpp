@@ -59,6 +59,21 @@ static void halts(void)
         launch(1, 1025, 0, [] {}) == cudaErrorInvalidConfiguration);
 }
 
+/* Whether a process that does it does not live. */
+template <class F> static bool ends_badly(F what)
+{
+    int status = 0;
+    const pid_t child = fork();
+
+    if (child == 0) {
+        freopen("/dev/null", "w", stderr);
+        what();
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    return child > 0 && status != 0;
+}
+
 static void memory(void)
 {
     float *p = NULL;
@@ -77,16 +92,18 @@ static void memory(void)
         a[threadIdx.x] = b[threadIdx.x] = 1;
     });
     check("shared memory is NaN at the beginning of every block", shared_nan);
-    const pid_t child = fork();
-    if (child == 0) {
-        freopen("/dev/null", "w", stderr);
+    check("a write behind device memory is found", ends_badly([&] {
         ((volatile char *)p)[40] = 0;
         cudaFree(p);
-        _exit(0);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    check("a write behind device memory is found", child > 0 && WIFSIGNALED(status));
+    }));
+#ifdef __SANITIZE_ADDRESS__
+    check("a read behind shared memory is found", ends_badly([] {
+        launch(1, 32, 0, [] {
+            EMU_STATIC(a, volatile float[32]);
+            (void)a[threadIdx.x + 1];
+        });
+    }));
+#endif
     cudaFree(p);
 }
 

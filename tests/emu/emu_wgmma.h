@@ -23,7 +23,7 @@ static inline float emu_operand(uint64_t desc, bool mn_major, int mn, int k)
     if (desc >> 62 != 1)
         emu_die("wgmma: a descriptor of layout %d", (int)(desc >> 62));
     a ^= (a >> 7 & 7) << 4;
-    return __uint_as_float((uint32_t)*(const uint16_t *)emu_at(a) << 16);
+    return __uint_as_float((uint32_t) * (const uint16_t *)emu_at(a) << 16);
 }
 
 /* d += A B of this thread's 2 x N/4 elements; a[half][k] its rows of A. */
@@ -46,8 +46,8 @@ static inline void emu_wgmma_shared(
 
     for (int half = 0; half < 2; half++) {
         for (int k = 0; k < 16; k++)
-            x[half][k] = emu_operand(a, a_mn,
-                emu_thread() / 32 % 4 * 16 + emu_lane() / 4 + 8 * half, k);
+            x[half][k] = emu_operand(
+                a, a_mn, emu_thread() / 32 % 4 * 16 + emu_lane() / 4 + 8 * half, k);
     }
     emu_wgmma(d, n, x, b, b_mn, more);
 }
@@ -87,7 +87,8 @@ static inline void ptx_wgmma_256_regs(
 }
 
 template <int B_MN>
-static inline void ptx_wgmma_64_regs(float (&d)[32], const uint32_t *a, uint64_t b, int more)
+static inline void ptx_wgmma_64_regs(
+    float (&d)[32], const uint32_t *a, uint64_t b, int more)
 {
     uint32_t own[4] = {a[0], a[1], a[2], a[3]};
     float x[2][16];

@@ -50,7 +50,8 @@ static void dense(struct suite *s, enum glm_dtype a)
                     for (int c = 0; c < 2; c++) {
                         /* Of small shapes all, of large ones some. */
                         const bool some = n++ % 3 == 0 || (a == GLM_BF16 && b == 0);
-                        if (shapes[i].big ? !s->small && some : some || i > 4)
+                        const bool few = a == GLM_BF16 && b == 0 ? c == add : n % 7 == 0;
+                        if (shapes[i].big ? !s->small && few : some || i > 4)
                             one(s, (int)i, way, add, a, types[b], types[c]);
                     }
 }
@@ -108,8 +109,10 @@ static void grouped(struct suite *s, enum glm_dtype a)
                 for (int add = 0; add < 2; add++) {
                     const enum group_kind k = (enum group_kind)kind;
                     const int64_t N = sizes[i].N, K = sizes[i].K;
-                    if (load < 5 && add != (int)(load + i + (size_t)kind) % 2)
-                        continue; /* of small loads every second */
+                    if (load < 5
+                        && (i % 2 != load % 2
+                            || add != (int)(load + i + (size_t)kind) % 2))
+                        continue; /* of small loads some */
                     const bool all = load >= 5 && i >= 3;
                     if (all || a != GLM_BF16 || i % 2 == 0)
                         group(s, (int)load, k, N, K, add, a, a, GLM_F32);

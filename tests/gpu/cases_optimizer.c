@@ -30,7 +30,7 @@ void cases_head(struct suite *s, enum glm_dtype dtype)
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int how = 0; how < 3; how++) {
-            if (s->small && shapes[i].big)
+            if (shapes[i].big && (s->small || (how != 1 && shapes[i].V > 5000)))
                 continue;
             const struct linear_ce_fwd p = {
                 .T = shapes[i].T, .V = shapes[i].V, .H = shapes[i].H, .dtype = dtype};

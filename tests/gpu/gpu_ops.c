@@ -1,7 +1,7 @@
 /* gpu_ops: the operations of a GPU backend against the CPU's, over shapes that meet every branch.
  *
  *     gpu_ops [--backend cuda|emulated|cpu] [--op NAME] [--case WORDS] [--small] [--repeats N]
- *             [--noise] [--json FILE]
+ *             [--noise] [--threads N] [--json FILE]
  *     gpu_ops --list
  *
  * --case: those whose names have these words. A line "ok OP CASE", "FAIL OP CASE: what" or "SKIP OP
@@ -22,10 +22,11 @@
 
 static const char usage[] = "usage: gpu_ops [--backend cuda|emulated|cpu] [--op NAME] "
                             "[--case WORDS] [--small] [--repeats N] "
-                            "[--noise] [--json FILE] [--list]\n";
+                            "[--noise] [--threads N] [--json FILE] [--list]\n";
 
 struct options {
     const char *backend, *json;
+    int threads; /* of the CPU's backend */
 };
 
 /* build/release/tools/gpu_ops -> build/emulated/libglm-cuda.so, unless GLM_CUDA_LIB says else. */
@@ -76,8 +77,9 @@ static int parse(int argc, char **argv, struct suite *s, struct options *o)
     static const struct option options[] = {{"backend", required_argument, NULL, 'b'},
         {"op", required_argument, NULL, 'o'}, {"case", required_argument, NULL, 'c'},
         {"small", no_argument, NULL, 's'}, {"repeats", required_argument, NULL, 'r'},
-        {"noise", no_argument, NULL, 'n'}, {"json", required_argument, NULL, 'j'},
-        {"list", no_argument, NULL, 'l'}, {NULL, 0, NULL, 0}};
+        {"threads", required_argument, NULL, 't'}, {"noise", no_argument, NULL, 'n'},
+        {"json", required_argument, NULL, 'j'}, {"list", no_argument, NULL, 'l'},
+        {NULL, 0, NULL, 0}};
 
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -95,6 +97,9 @@ static int parse(int argc, char **argv, struct suite *s, struct options *o)
             break;
         case 'r':
             s->repeats = atoi(optarg);
+            break;
+        case 't':
+            o->threads = atoi(optarg);
             break;
         case 'n':
             s->noise = true;
@@ -119,7 +124,7 @@ static int parse(int argc, char **argv, struct suite *s, struct options *o)
 
 static int open_backends(struct suite *s, const struct options *o, struct glm_error *err)
 {
-    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    const long processors = o->threads > 0 ? o->threads : sysconf(_SC_NPROCESSORS_ONLN);
 
     if (strcmp(o->backend, "emulated") == 0)
         use_emulator();

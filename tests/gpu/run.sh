@@ -31,6 +31,10 @@ cuda=$(for d in "${CUDA_HOME:-/usr/local/cuda}/lib64" /usr/local/cuda/lib64 \
 done)
 export LD_LIBRARY_PATH=$PWD/$root/deps${cuda:+:$cuda}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
+# Runs share the processors.
+threads=$((2 * $(nproc) / JOBS))
+[ $threads -gt 1 ] || threads=2
+
 # One run: name, words. Leaves NAME.log, NAME.status, NAME.seconds.
 one() {
     local name=$1 begin=$EPOCHREALTIME
@@ -49,11 +53,18 @@ start() { # waits for a place
     one "$@" &
 }
 
-if [ $# -gt 0 ]; then ops=("$@"); else mapfile -t ops < <($tools/gpu_ops --list | cut -d' ' -f1 | sort -u); fi
+# The longest first.
+long="attention_bwd attention_fwd gemm grouped_gemm indexer_loss indexer_topk linear_ce_bwd"
+if [ $# -gt 0 ]; then
+    ops=("$@")
+else
+    mapfile -t ops < <(printf '%s\n' $long; $tools/gpu_ops --list | cut -d' ' -f1 | sort -u |
+        grep -vxF "$(printf '%s\n' $long)")
+fi
 case $mode in
 test)
     for op in "${ops[@]}"; do
-        start "$op" $tools/gpu_ops --op "$op" --repeats 20 --noise --json "$out/$op.json"
+        start "$op" $tools/gpu_ops --op "$op" --repeats 20 --noise --threads "$threads" --json "$out/$op.json"
     done
     if [ -x $tools/gpu_train ] && [ ${#ops[@]} -gt 1 ]; then
         for model in tiny-a tiny-b tiny-c; do
