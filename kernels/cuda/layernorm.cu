@@ -112,8 +112,8 @@ static __global__ void k_bwd(struct layernorm_bwd p, bool wide)
         eight_get(w, (const E *)p.w + d, n, wide);
 #pragma unroll
         for (int k = 0; k < EIGHT; k++)
-            v[k] = rstd
-                * (__fmul_rn(g[k], w[k]) - mean_d - (v[k] - mean) * rstd * mean_dot);
+            v[k] =
+                rstd * (__fmul_rn(g[k], w[k]) - mean_d - (v[k] - mean) * rstd * mean_dot);
         eight_put((E *)p.dx + t * D + d, v, n, wide);
     }
 }

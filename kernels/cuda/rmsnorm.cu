@@ -99,8 +99,11 @@ static __device__ inline void back_row(const struct back *b, int64_t t, const ei
     const int64_t D = b->p.D;
     const float rstd = ((const float *)b->p.rstd)[t];
     const E *const add = (const E *)b->p.dx_add;
+    eight<E> more[HELD]; /* on its way while the row is summed up */
     float dot = 0, g[EIGHT], y[EIGHT], f[EIGHT];
 
+    if (add != NULL)
+        row_get<E, TEAM, HELD>(more, add + t * D, D);
 #pragma unroll
     for (int v = 0; v < HELD; v++) {
         eight_open(g, dy[v]);
@@ -125,7 +128,7 @@ static __device__ inline void back_row(const struct back *b, int64_t t, const ei
         for (int k = 0; k < EIGHT; k++)
             g[k] = rstd * (g[k] * f[k] - y[k] * rstd * mean);
         if (add != NULL) {
-            eight_open(y, eight_take(add + t * D + d));
+            eight_open(y, more[v]);
 #pragma unroll
             for (int k = 0; k < EIGHT; k++)
                 g[k] += y[k];
