@@ -17,7 +17,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "tests/hub"), str(ROOT / "tests/field")]
 import scenarios  # noqa: E402
-from harness import BIN, Failure, Result, expect, run, same, tree, works  # noqa: E402, F401
+from harness import (BIN, MEMORY_LIMIT_KB, Failure, Result, expect, run, same,  # noqa: E402, F401
+                     tree, works)
 from server import Hub, Revision  # noqa: E402, F401
 
 TOOLS = pathlib.Path(os.environ.get("TOOLS", ROOT / "build/release/tools")).resolve()
@@ -102,17 +103,25 @@ class Place:
         shutil.rmtree(self.top, ignore_errors=True)
 
 
-def ended(words, env, front=(), seconds=120, **how):
-    """harness.run without its clock of memory: safe beside other threads."""
+def ended(words, env, front=(), seconds=120):
+    """One command to its end, within 512 MB; safe beside other threads."""
     words = [str(w) for w in (*front, BIN / words[0], *words[1:])]
-    try:
-        p = subprocess.run(words, env={k: str(v) for k, v in env.items()}, text=True,
-                           errors="replace", capture_output=True, timeout=seconds,
-                           stdin=subprocess.DEVNULL, **how)
-    except subprocess.TimeoutExpired:
-        raise Failure(f"{' '.join(words)}: no end after {seconds} s")
-    expect(p.returncode >= 0, f"crashed by signal {-p.returncode}: {' '.join(words)}: {p.stderr}")
-    return Result(words, p.returncode, p.stdout, p.stderr, 0)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        p = subprocess.Popen(words, env={k: str(v) for k, v in env.items()}, stdout=out, stderr=err,
+                             stdin=subprocess.DEVNULL)
+        late = threading.Timer(seconds, p.kill)
+        late.start()
+        _, status, usage = os.wait4(p.pid, 0)
+        p.returncode = os.waitstatus_to_exitcode(status)
+        expect(late.is_alive(), f"{' '.join(words)}: no end after {seconds} s")
+        late.cancel()
+        texts = []
+        for f in (out, err):
+            f.seek(0)
+            texts.append(f.read().decode(errors="replace"))
+    expect(p.returncode >= 0, f"crashed by signal {-p.returncode}: {' '.join(words)}: {texts[1]}")
+    expect(usage.ru_maxrss <= MEMORY_LIMIT_KB, f"{usage.ru_maxrss} kB of memory: {words}")
+    return Result(words, p.returncode, *texts, usage.ru_maxrss)
 
 
 def start(words, env, **how):

@@ -217,7 +217,7 @@ def put(path, *parts, length=False):
 @test
 def config_json_that_hurts_is_refused(p):
     m = p.model()
-    for what, parts in (*texts(), *bombs(60 << 20 if long else 3 << 20), *bombs(2 << 20)):
+    for what, parts in (*texts(), *bombs(60 << 20 if long else 12 << 20), *bombs(2 << 20)):
         put(m.folder / "config.json", *parts)
         try:
             refused(p, m, "config.json")
