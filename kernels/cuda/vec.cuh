@@ -25,6 +25,18 @@ template <class E, int V> static __device__ inline void vec_store(E *p, vec<E, V
     *(vec<E, V> *)p = x;
 }
 
+/* A store of 16 bytes that does not push others out of the second-level cache. */
+template <class E, int V> static __device__ inline void vec_stream(E *p, vec<E, V> x)
+{
+#ifndef CUDA_EMULATED
+    if (sizeof x == 16) {
+        __stcs((uint4 *)p, *(const uint4 *)&x);
+        return;
+    }
+#endif
+    vec_store(p, x);
+}
+
 /* Elements in 16 bytes. */
 template <class E> static constexpr int vec_wide = 16 / (int)sizeof(E);
 
