@@ -191,9 +191,10 @@ struct attention_fwd {
 };
 
 /* p = exp(scale*q.k - lse); ds = scale * p * (do.v - do.o); dq = low(sum_s ds k);
- * dk = sum_t ds q, dv = sum_t low(p) do: in ascending t, within t ascending heads (Nk = 1). */
+ * dk = sum_t ds q, dv = sum_t low(p) do: in ascending t, within t ascending heads (Nk = 1).
+ * dv NULL, for Nk = 1 and v = k, Dv <= Dq: what v gets is added onto the first Dv columns of dk. */
 struct attention_bwd {
-    /* dq [T,N,Dq] elem; dk [T,Nk,Dq], dv [T,Nk,Dv] acc, overwritten */
+    /* dq [T,N,Dq] elem; dk [T,Nk,Dq], dv [T,Nk,Dv] acc, overwritten; dv may be NULL */
     void *dq, *dk, *dv;
     const void *q, *k, *v, *o, *lse, *do_;
     const int32_t *index;

@@ -183,7 +183,7 @@ int mla_fwd(struct mla *m, struct run *r, const void *a, const int32_t *index, v
 struct grads {
     void *dheads;  /* [T,N,Dv] elem */
     void *daq;     /* [T,N,Dq] elem */
-    void *dk, *dv; /* acc, as attention saw them */
+    void *dk, *dv; /* acc, as attention saw them; absorbed: dk has dv's part */
     void *dq;      /* [T,N,Dqk] elem */
     void *dc_kv;   /* [T,KR] elem */
     void *dz;      /* [T,KR+Dr] elem */
@@ -252,9 +252,8 @@ static int absorb_bwd(struct mla *m, struct run *r, const struct dims *d, struct
             .T = r->T, .N = d->N, .D = d->Dr, .y_row = d->N * d->Dqk, .y_head = d->Dqk,
             .x_row = d->N * L, .x_head = L, .dtype = r->dtype)
             != 0
-        || RUN(r, blocks, .y = g->dc_kv, .x = g->dk, .add = g->dv, .T = r->T, .N = 1,
-               .D = d->KR, .y_row = d->KR, .x_row = L, .add_row = d->KR, .acc_in = true,
-               .dtype = r->dtype)
+        || RUN(r, blocks, .y = g->dc_kv, .x = g->dk, .T = r->T, .N = 1, .D = d->KR,
+               .y_row = d->KR, .x_row = L, .acc_in = true, .dtype = r->dtype)
             != 0)
         return r->err->code;
     return RUN(r, blocks, .y = elem_at(r, g->dz, d->KR), .x = acc_at(r, g->dk, d->KR),
@@ -308,7 +307,7 @@ int mla_bwd(struct mla *m, struct run *r, const void *a, const int32_t *index,
     struct grads g = {.dheads = temp_elem(r, r->T * d.N * d.Dv),
         .daq = temp_elem(r, r->T * d.N * m->Dq),
         .dk = temp_acc(r, r->T * m->Nk * m->Dq),
-        .dv = temp_acc(r, r->T * m->Nk * m->Dv),
+        .dv = r->o->absorbed ? NULL : temp_acc(r, r->T * m->Nk * m->Dv),
         .dc_kv = temp_elem(r, r->T * d.KR),
         .dz = temp_elem(r, r->T * (d.KR + d.Dr))};
     void *dao = g.dheads;

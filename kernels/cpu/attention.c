@@ -110,6 +110,7 @@ struct bwd {
     real *row_scratch; /* per range of rows: Dq */
     real *key_coef;    /* per range of keys: block rows * N */
     int32_t *key_row;
+    real *dv; /* [T, Nk, Dv]: the caller's, or scratch that joins dk at the end */
 };
 
 /* p and ds of one head of one row, and its dq. */
@@ -160,7 +161,7 @@ LANES_CLONES static void bwd_keys(const void *ctx, int64_t begin, int64_t end)
     for (int64_t key = begin; key < end; key++) {
         for (int64_t n = 0; n < s->Nk; n++) {
             real *dk = (real *)w->p->dk + (key * s->Nk + n) * s->Dq;
-            real *dv = (real *)w->p->dv + (key * s->Nk + n) * s->Dv;
+            real *dv = w->dv + (key * s->Nk + n) * s->Dv;
             block_fold(
                 &w->b, key, n * heads, (n + 1) * heads, w->ds, w->p->q, dk, s->Dq, c, r);
             block_fold(&w->b, key, n * heads, (n + 1) * heads, w->prob, w->p->do_, dv,
@@ -181,8 +182,21 @@ static int bwd_memory(
         stream, (size_t)(rows_ranges(rows * w->s.N) * w->s.Dq) * sizeof(real), err);
     w->key_coef = pool_scratch(stream, (size_t)folds * sizeof(real), err);
     w->key_row = pool_scratch(stream, (size_t)folds * sizeof(int32_t), err);
-    return w->prob && w->ds && w->row_scratch && w->key_coef && w->key_row ? 0
-                                                                           : GLM_ENOMEM;
+    w->dv = w->p->dv != NULL
+        ? w->p->dv
+        : pool_scratch(stream, (size_t)(w->p->T * w->s.Dv) * sizeof(real), err);
+    return w->prob && w->ds && w->row_scratch && w->key_coef && w->key_row && w->dv
+        ? 0
+        : GLM_ENOMEM;
+}
+
+/* One latent key for both: dk gets what v got. */
+static void join_values(const struct bwd *w)
+{
+    for (int64_t t = 0; w->p->dv == NULL && t < w->p->T; t++) {
+        for (int64_t d = 0; d < w->s.Dv; d++)
+            ((real *)w->p->dk)[t * w->s.Dq + d] += w->dv[t * w->s.Dv + d];
+    }
 }
 
 OP_FN(attention_bwd)
@@ -190,6 +204,9 @@ OP_FN(attention_bwd)
     struct bwd w = {.p = p, .s = SHAPE(p)};
     int code = check(&w.s, "attention_bwd", err);
 
+    if (code == 0 && p->dv == NULL && (p->Nk != 1 || p->v != p->k || p->Dv > p->Dq))
+        code = glm_fail(err, GLM_EFORMAT,
+            "attention_bwd: no dv, though the values do not lie in the keys");
     if (code != 0 || p->T == 0)
         return code;
     const int64_t rows = block_rows(&w.s.pack, p->N, w.s.most, 2);
@@ -197,14 +214,17 @@ OP_FN(attention_bwd)
     if ((code = bwd_memory(&w, rows, stream, err)) != 0)
         goto out;
     memset(p->dk, 0, (size_t)(p->T * p->Nk * p->Dq) * sizeof(real));
-    memset(p->dv, 0, (size_t)(p->T * p->Nk * p->Dv) * sizeof(real));
+    memset(w.dv, 0, (size_t)(p->T * p->Nk * p->Dv) * sizeof(real));
     for (w.b.t0 = 0; w.b.t0 < p->T; w.b.t0 = w.b.t1) {
         w.b.t1 = w.b.t0 + rows < p->T ? w.b.t0 + rows : p->T;
         const int64_t items = (w.b.t1 - w.b.t0) * p->N;
         pool_for(stream, items, rows_grain(items), bwd_rows, &w);
         pool_for(stream, w.b.t1, rows_grain(p->T), bwd_keys, &w);
     }
+    join_values(&w);
 out:
+    if (p->dv == NULL)
+        pool_scratch_free(stream, w.dv);
     pool_scratch_free(stream, w.key_row);
     pool_scratch_free(stream, w.key_coef);
     pool_scratch_free(stream, w.row_scratch);

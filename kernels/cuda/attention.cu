@@ -51,6 +51,9 @@ CUDA_OP(attention_bwd)
 {
     if (check(p, "attention_bwd", err) != 0 || p->T == 0)
         return (int)err->code;
+    if (p->dv == NULL && (p->Nk != 1 || p->v != p->k || p->Dv > p->Dq))
+        return glm_fail(err, GLM_EFORMAT,
+            "attention_bwd: no dv, though the values do not lie in the keys");
     const struct attention_bwd r = resolved(p);
     cuda_begin(stream);
     if (stream->attention != CUDA_ATTENTION_PLAIN && fast_serves(&r))

@@ -1,8 +1,8 @@
 /* Backward over latent keys (attention_latent.cuh), Hopper, deterministic.
  *
  * A block has one row. Per tile of 64 keys it recomputes P and dS, adds dS K to its dq, and makes
- * the tile's parts of dk = dS^T q and dv = P^T do: 64 keys of 576 + 512 numbers. These do not meet
- * other rows' parts there: each (row, key) pair has a place of its own in scratch memory, in BF16, the
+ * the tile's parts of dk = dS^T q and dv = P^T do: 64 keys of 576 + 512 numbers, or, without dv, of
+ * 576 for both. These do not meet other rows' parts there: each (row, key) pair has a place of its own in scratch memory, in BF16, the
  * pairs of a key behind one another in order of rows. A second kernel adds each key's pairs up in that
  * order. So nothing but selected pairs is computed, and no sum's order is left to chance.
  *
@@ -10,10 +10,11 @@
  * (key, row) is set (integer atomics), counted per key, the counts are scanned, and a pair's place is
  * its key's beginning plus the bits in front of its own.
  *
- * The floor: 2*64*(2*576 + 512 + 1088) operations a pair, and 2 * 2176 bytes written and read. */
+ * The floor: 2*64*(2*576 + 512 + 1088) operations a pair, and 2176 bytes (without dv 1152) written and
+ * read. */
 #include "kernels/cuda/attention_latent.cuh"
 
-enum { THREADS = 256, PAIR = LATENT + VALUE, CHUNKS = PAIR / 8 };
+enum { THREADS = 256 };
 enum { MARK_WORDS = 16, MOST_ROWS = 32 * MARK_WORDS, SCAN = 1024, SCAN_EACH = 8 };
 enum { SHARED = 2 * K_TILE + V_TILE + 2 * PANEL };
 static const int64_t PLACES = (int64_t)3 << 30; /* bytes of scratch for pairs */
@@ -21,10 +22,11 @@ static const int64_t PLACES = (int64_t)3 << 30; /* bytes of scratch for pairs */
 struct chunk {
     struct attention_bwd p;
     int64_t t0, t1, most; /* rows; pairs a row may have */
+    int pair;             /* elements of a pair: LATENT + VALUE, or LATENT */
     uint32_t *marks;      /* [T, MARK_WORDS] */
     int32_t *begin;       /* [T + 1]: counts, then their scan */
     int32_t *place;       /* [t1 - t0, most] */
-    bf16 *pairs;          /* [places, PAIR]; columns in the order of accumulators */
+    bf16 *pairs;          /* [places, pair]; columns in the order of accumulators */
     float *delta;         /* [T, N] */
 };
 
@@ -123,22 +125,19 @@ static __global__ void k_delta(struct chunk c)
 
 #ifdef ATTENTION_WGMMA
 
-/* One panel of a tile's parts: x[64 keys, 64 columns] = L^T R over the 64 heads. */
-static __device__ inline void part(float (&x)[32], uint32_t left, uint32_t right)
+/* One panel of a tile's parts: x[64 keys, 64 columns] (+)= L^T R over the 64 heads. */
+static __device__ inline void part(
+    float (&x)[32], uint32_t left, uint32_t right, bool more)
 {
-    ptx_hold(x);
-    ptx_wgmma_begin();
 #pragma unroll
     for (int k = 0; k < 4; k++)
         ptx_wgmma_64<1, 1>(x, wgmma_mn(left + k * 2048, PANEL),
-            wgmma_mn(right + k * 2048, PANEL), k > 0);
-    ptx_wgmma_commit();
+            wgmma_mn(right + k * 2048, PANEL), more || k > 0);
 }
 
 /* Two rows of a warp's 16, in the order of accumulators: a lane's 16 bytes hold columns 8*n + 2*lane
  * and the next of n = 4*m ... 4*m + 3. */
-static __device__ inline void store_part(
-    bf16 *const to[2], int panel, const float (&x)[32], float by)
+static __device__ inline void store_part(bf16 *const to[2], int panel, const float (&x)[32])
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -147,8 +146,8 @@ static __device__ inline void store_part(
             uint32_t v[4];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                v[i] = ptx_pack(x[16 * m + 4 * i + 2 * half] * by,
-                    x[16 * m + 4 * i + 2 * half + 1] * by);
+                v[i] = ptx_pack(
+                    x[16 * m + 4 * i + 2 * half], x[16 * m + 4 * i + 2 * half + 1]);
             if (to[half] != NULL)
                 *(uint4 *)(to[half] + panel * 64 + 32 * m + threadIdx.x % 4 * 8) =
                     make_uint4(v[0], v[1], v[2], v[3]);
@@ -156,31 +155,47 @@ static __device__ inline void store_part(
     }
 }
 
-/* The panels of dk and dv, alternately to the warpgroups, one multiplied while one is stored. 17 are
- * there; the second warpgroup's ninth turn repeats the last and stores nothing. */
-static __device__ inline void parts(bf16 *const to[2], uint32_t q_at, uint32_t do_at,
-    uint32_t p_at, uint32_t ds_at, float scale)
+/* Queues panel i of dk, or from K_PANELS on of dv; joined: of dk with dv's part in it. */
+static __device__ inline void queue_part(float (&x)[32], int i, bool joined, uint32_t q_at,
+    uint32_t do_at, uint32_t p_at, uint32_t ds_at)
 {
+    const bool of_k = i < K_PANELS;
+
+    ptx_hold(x);
+    ptx_wgmma_begin();
+    part(x, of_k ? ds_at : p_at,
+        of_k ? q_at + (uint32_t)(i * PANEL) : do_at + (uint32_t)((i - K_PANELS) * PANEL),
+        false);
+    if (joined)
+        part(x, p_at, do_at + (uint32_t)(i * PANEL), true);
+    ptx_wgmma_commit();
+}
+
+/* The panels, alternately to the warpgroups, one multiplied while one is stored. Their number is odd;
+ * the second warpgroup's last turn repeats the last panel, the one without values, and stores
+ * nothing. */
+template <bool JOINED>
+static __device__ inline void parts(bf16 *const to[2], uint32_t q_at, uint32_t do_at,
+    uint32_t p_at, uint32_t ds_at)
+{
+    constexpr int panels = JOINED ? K_PANELS : K_PANELS + V_PANELS, turns = (panels + 1) / 2;
     const int group = threadIdx.x / 128;
     float x[2][32];
 
-    part(x[0], ds_at, q_at + (uint32_t)(group * PANEL));
+    queue_part(x[0], group, JOINED, q_at, do_at, p_at, ds_at);
 #pragma unroll
-    for (int i = 0; i < 9; i++) {
-        const int next = 2 * i + 2 + group < 17 ? 2 * i + 2 + group : 16;
-        if (i < 8) { /* known when compiled */
-            const bool of_k = next < K_PANELS;
-            part(x[(i + 1) % 2], of_k ? ds_at : p_at,
-                of_k ? q_at + (uint32_t)(next * PANEL)
-                     : do_at + (uint32_t)((next - K_PANELS) * PANEL));
+    for (int i = 0; i < turns; i++) {
+        const int next = 2 * i + 2 + group < panels ? 2 * i + 2 + group : panels - 1;
+        if (i + 1 < turns) { /* known when compiled */
+            queue_part(x[(i + 1) % 2], next, JOINED && i + 2 < turns, q_at, do_at, p_at,
+                ds_at);
             ptx_wgmma_wait<1>();
         } else {
             ptx_wgmma_wait<0>();
         }
         ptx_hold(x[i % 2]);
-        if (2 * i + group < 17)
-            store_part(to, 2 * i + group, x[i % 2],
-                2 * i + group < K_PANELS ? scale : 1);
+        if (2 * i + group < panels)
+            store_part(to, 2 * i + group, x[i % 2]);
     }
 }
 
@@ -204,7 +219,6 @@ static __device__ inline void store_dq(
     const struct attention_bwd &p, int64_t t, const float (&x)[128], const float (&y)[16])
 {
     const int l = threadIdx.x % WARP, group = threadIdx.x / 128;
-    const float by = (float)p.scale;
 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -215,11 +229,11 @@ static __device__ inline void store_dq(
 #pragma unroll
         for (int n = 0; n < 32; n++)
             *(uint32_t *)(to + 256 * group + 8 * n) =
-                ptx_pack(x[4 * n + 2 * half] * by, x[4 * n + 2 * half + 1] * by);
+                ptx_pack(x[4 * n + 2 * half], x[4 * n + 2 * half + 1]);
 #pragma unroll
         for (int n = 0; n < 4; n++)
             *(uint32_t *)(to + VALUE + 32 * group + 8 * n) =
-                ptx_pack(y[4 * n + 2 * half] * by, y[4 * n + 2 * half + 1] * by);
+                ptx_pack(y[4 * n + 2 * half], y[4 * n + 2 * half + 1]);
     }
 }
 
@@ -239,6 +253,7 @@ static __device__ inline struct row_stats head_stats(const struct chunk &c, int6
     return r;
 }
 
+template <bool JOINED>
 static __global__ __launch_bounds__(THREADS, 1) void k_pairs(struct chunk c)
 {
     extern __shared__ __align__(1024) unsigned char mem[];
@@ -279,13 +294,16 @@ static __global__ __launch_bounds__(THREADS, 1) void k_pairs(struct chunk c)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int i = warp_row + threadIdx.x % WARP / 4 + 8 * half;
-            to[half] = i < left ? c.pairs + (int64_t)place[j * 64 + i] * PAIR : NULL;
+            to[half] = i < left ? c.pairs + (int64_t)place[j * 64 + i] * c.pair : NULL;
             r.seen[half] = left >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << left) - 1;
         }
         ptx_wgmma_wait<0>();
         ptx_hold(s);
         ptx_hold(d);
         backward<4>(s, d, r, col, (float)p.scale);
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            d[i] *= (float)p.scale; /* joined panels have no factor of their own */
         store_tile(mem + (p_at - q_at), warp_row, col, s);
         store_tile(mem + (ds_at - q_at), warp_row, col, d);
         ptx_shared_to_async();
@@ -302,14 +320,14 @@ static __global__ __launch_bounds__(THREADS, 1) void k_pairs(struct chunk c)
         if (j + 1 < tiles)
             gather<K_PANELS>(k_at, k, p.k_stride, row);
         ptx_copy_commit();
-        parts(to, q_at, do_at, p_at, ds_at, (float)p.scale);
+        parts<JOINED>(to, q_at, do_at, p_at, ds_at);
     }
     ptx_copy_wait<0>();
     store_dq(p, t, dq, dq_rope);
 }
 
 #else
-static __global__ void k_pairs(struct chunk) {}
+template <bool JOINED> static __global__ void k_pairs(struct chunk) {}
 #endif
 
 /* A key's pairs in order of rows onto dk and dv: 8 columns a thread. */
@@ -318,7 +336,7 @@ static __global__ void k_fold(struct chunk c)
     const int64_t key = blockIdx.x;
     const int i = threadIdx.x, panel = i / 8, m = i / 4 % 2, lane = i % 4;
     const int begin = c.begin[key], end = c.begin[key + 1];
-    const uint4 *x = (const uint4 *)(c.pairs + (int64_t)begin * PAIR) + i;
+    const uint4 *x = (const uint4 *)(c.pairs + (int64_t)begin * c.pair) + i;
     float *to = panel < K_PANELS
         ? (float *)c.p.dk + key * LATENT + panel * 64
         : (float *)c.p.dv + key * VALUE + (panel - K_PANELS) * 64;
@@ -331,7 +349,7 @@ static __global__ void k_fold(struct chunk c)
     for (int e = 0; e < 8; e++)
         sum[e] = to[e / 2 * 8 + e % 2];
 #pragma unroll 4
-    for (int n = begin; n < end; n++, x += CHUNKS) {
+    for (int n = begin; n < end; n++, x += c.pair / 8) {
         const uint4 v = *x;
         const uint32_t w[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -355,7 +373,7 @@ static int memory(struct chunk *c, int64_t rows, glm_stream stream, struct glm_e
     c->place =
         (int32_t *)cuda_scratch(stream, (size_t)(rows * c->most) * sizeof *c->place, err);
     c->pairs =
-        (bf16 *)cuda_scratch(stream, (size_t)(rows * c->most * PAIR) * sizeof(bf16), err);
+        (bf16 *)cuda_scratch(stream, (size_t)(rows * c->most * c->pair) * sizeof(bf16), err);
     c->delta = (float *)cuda_scratch(stream, (size_t)(T * c->p.N) * sizeof(float), err);
     return c->marks != NULL && c->begin != NULL && c->place != NULL && c->pairs != NULL
             && c->delta != NULL
@@ -374,25 +392,30 @@ static int one_chunk(const struct chunk *c, glm_stream stream, struct glm_error 
         || LAUNCH(k_count, blocks_of(T, THREADS), THREADS, 0, stream, err, *c) != 0
         || LAUNCH(k_scan, 1, SCAN, 0, stream, err, c->begin, T) != 0
         || LAUNCH(k_place, rows, THREADS, 0, stream, err, *c) != 0
-        || LAUNCH(k_pairs, rows, THREADS, SHARED, stream, err, *c) != 0)
+        || (c->p.dv == NULL
+                   ? LAUNCH(k_pairs<true>, rows, THREADS, SHARED, stream, err, *c)
+                   : LAUNCH(k_pairs<false>, rows, THREADS, SHARED, stream, err, *c))
+            != 0)
         return (int)err->code;
-    return LAUNCH(k_fold, (unsigned)c->t1, CHUNKS, 0, stream, err, *c);
+    return LAUNCH(k_fold, (unsigned)c->t1, c->pair / 8, 0, stream, err, *c);
 }
 
 int attention_latent_bwd(
     const struct attention_bwd *p, glm_stream stream, struct glm_error *err)
 {
     const int64_t most = p->index != NULL && p->K < p->T ? p->K : p->T;
-    int64_t rows = PLACES / (most * PAIR * (int64_t)sizeof(bf16));
     struct chunk c = {};
 
     c.p = *p;
     c.most = most;
+    c.pair = p->dv == NULL ? LATENT : LATENT + VALUE;
+    int64_t rows = PLACES / (most * c.pair * (int64_t)sizeof(bf16));
     rows = rows < 1 ? 1 : rows < MOST_ROWS ? rows : (int64_t)MOST_ROWS;
     rows = rows < p->T ? rows : p->T;
     if (memory(&c, rows, stream, err) != 0
         || cuda_fill(stream, p->dk, 0, (size_t)(p->T * LATENT) * sizeof(float), err) != 0
-        || cuda_fill(stream, p->dv, 0, (size_t)(p->T * VALUE) * sizeof(float), err) != 0
+        || (p->dv != NULL
+            && cuda_fill(stream, p->dv, 0, (size_t)(p->T * VALUE) * sizeof(float), err) != 0)
         || LAUNCH(k_delta, blocks_of(p->T * p->N, THREADS / WARP), THREADS, 0, stream, err,
                c)
             != 0)

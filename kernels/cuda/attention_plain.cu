@@ -247,9 +247,10 @@ static __global__ void k_dkv(struct attention_bwd p, const float *delta)
         const int n = rows_that_see(p, s, t0, end, rows, counts);
         add_rows<E>(p, delta, s, kn, rows, n, pc, dc, sums);
     }
+    __syncthreads();
     for (int64_t d = threadIdx.x; d < p.Dq; d += THREADS)
-        dk[d] = sums[d];
-    for (int64_t d = threadIdx.x; d < p.Dv; d += THREADS)
+        dk[d] = p.dv == NULL && d < p.Dv ? sums[d] + sums[p.Dq + d] : sums[d];
+    for (int64_t d = threadIdx.x; p.dv != NULL && d < p.Dv; d += THREADS)
         dv[d] = sums[p.Dq + d];
 }
 

@@ -237,8 +237,9 @@ static void latent(struct timelines *o, int64_t T)
 
     add(o, "K7", OP_attention_fwd, &f, per * (D + V), "latent sets of 2048, T %lld",
         (long long)T);
-    add(o, "K8", OP_attention_bwd, &b, per * (3 * D + 2 * V),
+    struct timeline *const l = add(o, "K8", OP_attention_bwd, &b, per * (3 * D + 2 * V),
         "latent sets of 2048, T %lld", (long long)T);
+    l->drop[0] = "dv"; /* its part is in dk */
 }
 
 static void indexer(struct timelines *o, int64_t T)

@@ -227,6 +227,34 @@ Test(attention, over_a_set_of_all_keys_is_dense_to_the_bit)
     }
 }
 
+Test(attention, without_dv_the_keys_get_what_the_values_got)
+{
+    for (size_t i = 0; i < SHAPES; i++) {
+        for (int m = 0; m < 3; m++) {
+            if (!shapes[i].latent)
+                continue;
+            struct data d = data_new(&shapes[i], op_dtypes[m], i);
+            struct glm_error err = {0};
+            run(&d, NULL);
+            for (int64_t t = 0; t < d.T; t++) {
+                for (int64_t e = 0; e < d.Dv; e++)
+                    op_set(d.acc, d.dk, t * d.Dq + e,
+                        op_at(d.acc, d.dk, t * d.Dq + e)
+                            + op_at(d.acc, d.dv, t * d.Dv + e));
+            }
+            struct data joined = d;
+            joined.dk = op_normals(d.acc, d.T * d.Dq, 1);
+            joined.dv = NULL;
+            cr_assert_eq(backward(&joined, NULL, &err), 0, "%s", err.text);
+            cr_assert_eq(op_differ(d.acc, d.dk, joined.dk, d.T * d.Dq), 0);
+            joined.v = d.q;
+            cr_assert_eq(backward(&joined, NULL, &err), GLM_EFORMAT);
+            free(joined.dk);
+            data_free(&d);
+        }
+    }
+}
+
 /* Latent keys c [T,R], rotary keys [T,Dr], per head U [Dn,R] and V [Do,R]: keys (U c, rotary) and
  * values V c, against queries (U' q, rotary) over (c, rotary) and V applied to the result. */
 enum { T = 33, N = 3, R = 20, Dr = 6, Dn = 10, Do = 9 };
