@@ -31,7 +31,7 @@ struct fast {
     /* dS of heads [head0, ...), where backward keeps it: tiles of 64 x 64, see ds_tile. */
     bf16 *ds;
     int64_t ds_head; /* elements a head */
-    int head0;
+    int head0, heads; /* of this launch */
 };
 
 /* The tile of rows in slot x (of TILE) and keys j <= x: x*(x+1)/2 tiles lie in front of slot x. */
@@ -69,6 +69,21 @@ template <int SIZE> static __device__ inline struct tile tile_of(const struct fa
     t.rows = t.at >= t.n ? 0 : t.n - t.at < SIZE ? t.n - t.at : SIZE;
     t.slot = t.first / TILE + begin; /* of the sequence's first row, in the map */
     return t;
+}
+
+/* Which head and slot a block has: heads in groups, so that a group's keys stay in the second-level
+ * cache, and in a group the slots one after the other, each for all its heads: the caller numbers
+ * them by falling work, and the last blocks to start are short ones. */
+struct place {
+    int64_t head;
+    int slot;
+};
+
+static __device__ inline struct place place_of(const struct fast &a, int slots)
+{
+    const int group = a.heads % 8 == 0 ? 8 : a.heads < 8 ? a.heads : 1;
+    const int x = (int)blockIdx.x, in = x % (slots * group);
+    return {a.head0 + x / (slots * group) * group + in % group, in / group};
 }
 
 /* ---- rows in shared memory -------------------------------------------------------------------- */

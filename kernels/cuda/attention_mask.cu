@@ -45,7 +45,7 @@ static int common(struct fast *a, const P *p, glm_stream stream, struct glm_erro
     a->v_stride = p->v_stride;
     a->T = (int)p->T;
     a->S = (int)p->S;
-    a->N = (int)p->N;
+    a->N = a->heads = (int)p->N;
     a->words = words;
     a->scale = (float)p->scale;
     if (p->index == NULL)

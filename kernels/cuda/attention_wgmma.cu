@@ -100,8 +100,9 @@ static __device__ inline void shrink_rows(float (&o)[128], const float shrink[2]
 static __global__ __launch_bounds__(THREADS, 1) void k_fwd(struct fast a, int slots)
 {
     extern __shared__ __align__(1024) unsigned char room[];
-    const int64_t head = blockIdx.x / slots;
-    const struct tile t = tile_of<ROWS>(a, slots - 1 - (int)blockIdx.x % slots);
+    const struct place place = place_of(a, slots);
+    const int64_t head = place.head;
+    const struct tile t = tile_of<ROWS>(a, slots - 1 - place.slot);
     if (t.rows == 0)
         return;
     const bf16 *k = a.k + t.first * a.k_stride + head * HEAD;
@@ -267,8 +268,9 @@ static __device__ inline void keep_ds(const struct fast &a, const struct tile &t
 static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int slots)
 {
     extern __shared__ __align__(1024) unsigned char room[];
-    const int64_t head = a.head0 + blockIdx.x / slots;
-    const struct tile t = tile_of<KEYS>(a, (int)blockIdx.x % slots);
+    const struct place place = place_of(a, slots);
+    const int64_t head = place.head;
+    const struct tile t = tile_of<KEYS>(a, place.slot);
     if (t.rows == 0)
         return;
     const int64_t stride = (int64_t)a.N * HEAD;
@@ -368,8 +370,9 @@ static __device__ inline void store_dq(const struct fast &a, const struct tile &
 static __global__ __launch_bounds__(THREADS, 1) void k_dq(struct fast a, int slots)
 {
     extern __shared__ __align__(1024) unsigned char room[];
-    const int64_t head = a.head0 + blockIdx.x / slots;
-    const struct tile t = tile_of<ROWS>(a, slots - 1 - (int)blockIdx.x % slots);
+    const struct place place = place_of(a, slots);
+    const int64_t head = place.head;
+    const struct tile t = tile_of<ROWS>(a, slots - 1 - place.slot);
     if (t.rows == 0)
         return;
     const bf16 *k = a.k + t.first * a.k_stride + head * HEAD;
@@ -455,8 +458,9 @@ static __device__ inline void load_stage(const struct fast &a, const struct tile
 static __global__ __launch_bounds__(THREADS, 1) void k_dq_kept(struct fast a, int slots)
 {
     extern __shared__ __align__(1024) unsigned char room[];
-    const int64_t head = a.head0 + blockIdx.x / slots;
-    const struct tile t = tile_of<ROWS>(a, slots - 1 - (int)blockIdx.x % slots);
+    const struct place place = place_of(a, slots);
+    const int64_t head = place.head;
+    const struct tile t = tile_of<ROWS>(a, slots - 1 - place.slot);
     if (t.rows == 0)
         return;
     const uint32_t mem = ptx_shared(room);
@@ -518,8 +522,9 @@ int attention_wgmma_fwd(
  * equal chunks that share this many bytes. */
 static const int64_t KEPT = (int64_t)640 << 20;
 
-static int bwd_heads(const struct fast *a, int heads, glm_stream stream, struct glm_error *err)
+static int bwd_heads(const struct fast *a, glm_stream stream, struct glm_error *err)
 {
+    const int heads = a->heads;
     const int key_slots = tile_slots(a->T, a->S, KEYS);
     const int row_slots = tile_slots(a->T, a->S, ROWS);
 
@@ -545,14 +550,15 @@ int attention_wgmma_bwd(
     if (fast_bwd_args(&a, p, stream, err) != 0)
         return (int)err->code;
     if (fit == 0)
-        return bwd_heads(&a, a.N, stream, err);
+        return bwd_heads(&a, stream, err);
     const int chunks = (int)((a.N + fit - 1) / fit), heads = (a.N + chunks - 1) / chunks;
     a.ds_head = head;
     a.ds = (bf16 *)cuda_scratch(stream, (size_t)(heads * head) * sizeof(bf16), err);
     if (a.ds == NULL)
         return (int)err->code;
     for (; a.head0 < a.N; a.head0 += heads) {
-        if (bwd_heads(&a, a.N - a.head0 < heads ? a.N - a.head0 : heads, stream, err) != 0)
+        a.heads = a.N - a.head0 < heads ? a.N - a.head0 : heads;
+        if (bwd_heads(&a, stream, err) != 0)
             return (int)err->code;
     }
     return GLM_OK;
