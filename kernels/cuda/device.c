@@ -282,7 +282,7 @@ static void lend(glm_stream s, void *base, size_t at, size_t size)
     const size_t from = (at + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
 
     s->lent = from;
-    s->scratch = s->dry ? NULL : (char *)base + from;
+    s->scratch = s->dry || base == NULL ? NULL : (char *)base + from;
     s->size = from < size ? size - from : 0;
     s->at = 0;
 }
