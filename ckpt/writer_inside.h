@@ -15,8 +15,8 @@ enum shard_phase { SHARD_ABSENT, SHARD_OPEN, SHARD_WHOLE };
 
 struct shard_state {
     pthread_mutex_t lock;
-    pthread_cond_t turn; /* packed: the cursor moved */
-    enum shard_phase phase;
+    pthread_cond_t turn;             /* packed: the cursor moved */
+    _Atomic(enum shard_phase) phase; /* whole is looked at without the lock */
     struct dio file;
     struct packed_shard *packed; /* NULL for a plain shard */
     bool is_packed;

@@ -28,17 +28,30 @@ static void check_commit(const char *text, size_t size)
     must(code != 0 || ((n == 40 || n == 64) && commit[n] == '\0'));
 }
 
+/* Whether a part between slashes is "..". */
+static bool climbs(const char *path)
+{
+    for (const char *p = path;; p++) {
+        const size_t n = strcspn(p, "/");
+        if (n == 2 && p[0] == '.' && p[1] == '.')
+            return true;
+        p += n;
+        if (*p == '\0')
+            return false;
+    }
+}
+
 /* A list that was accepted: sorted, each path once, none leading anywhere. */
 static void check_list(const struct hubtree *t)
 {
     for (int64_t i = 0; i < t->count; i++) {
         const char *path = t->files[i].path;
-        must(path[0] != '\0' && path[0] != '/' && strstr(path, "..") != path);
+        must(path[0] != '\0' && path[0] != '/' && !climbs(path));
         must(strchr(path, '\\') == NULL && strchr(path, '\n') == NULL);
         must(i == 0 || strcmp(t->files[i - 1].path, path) < 0);
         must(hubtree_find(t, path) == &t->files[i]);
     }
-    must(hubtree_find(t, "no such file") == NULL);
+    must(hubtree_find(t, "no//path") == NULL); /* never accepted */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

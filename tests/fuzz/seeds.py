@@ -453,6 +453,7 @@ def hub_tree():
     for i, path in enumerate(["../x", "a/../../x", "/x", "a//b", "a/", ".", "", "..\\x", "C:x", "a\n",
                               "CON", "x" * 300, "\u00e9", "a\u0000"]):
         one(f"name-{i}", [file(path)])
+    one("name-two-dots", [file("..'x"), file("a/..b")])
     one("twice", [file("config.json")], [file("config.json")])
     one("twice-by-case", [file("config.json"), file("Config.json")])
     for i, size in enumerate([-1, "3", 1.5, None, 1 << 63, 1 << 64]):
