@@ -1,7 +1,6 @@
 #!/bin/bash
-# The GPU backend's operations on the CPU (tests/emu): small shapes, once, as the order of its threads
-# is always the same. A
-# line per case; the emulator's own checks come first.
+# The GPU backend's operations on the CPU (tests/emu): small shapes, once, as its threads always run in
+# the same order. A line per case; the emulator's own checks come first.
 : "${TOOLS:=build/release/tools}"
-"$TOOLS/../../emulated/emu_check"
+"$TOOLS/../../emulated/emu_check" || echo "FAIL emulator: its own checks"
 exec "$TOOLS/gpu_ops" --backend emulated --small --repeats 1
