@@ -288,7 +288,7 @@ int work_open(
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", o->target);
     w->journal = w->folder = -1;
     w->replace = o->replace;
-    w->seal = o->seal;
+    w->seal = o->seal && !o->replace;
     digest_hex(o->plan, w->plan_hex);
     if (name_paths(w, o->target, err) != GLM_OK || check_target(w, err) != GLM_OK)
         goto out;
@@ -360,6 +360,10 @@ int work_finish(const struct work_options *o, const char *const *extras, bool *f
     struct work *w = calloc(1, sizeof *w);
 
     *finished = false;
+    if (o->replace) { /* after the exchange the partial is the old one: it has no seal */
+        free(w);
+        return GLM_OK;
+    }
     if (w == NULL)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory", o->target);
     w->journal = w->folder = -1;
@@ -395,7 +399,10 @@ static int remove_ours(struct work *w, const char *name, struct glm_error *err)
 
 int work_commit(struct work *w, const char *const *extras, struct glm_error *err)
 {
-    if (w->seal && work_write_seal(w, err) != GLM_OK)
+    /* The seal says that the folder is whole, so all its names have to be durable before. */
+    if (w->seal
+        && (dio_sync_folder(w->partial, err) != GLM_OK
+            || work_write_seal(w, err) != GLM_OK))
         return (int)err->code;
     /* The journal first, and durably: what it says is done rests on the extras. */
     if (remove_ours(w, "journal", err) != GLM_OK

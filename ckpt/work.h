@@ -20,7 +20,8 @@ struct work_options {
     bool restart;        /* discard a partial of another plan */
     bool take_lease;     /* take over a lease held on another host */
     uint64_t need_bytes; /* refused (GLM_EIO) before writing if less is free */
-    bool seal; /* a commit leaves a mark that work_finish knows, until it is over */
+    bool
+        seal; /* a commit leaves a mark that work_finish knows, until it is over; not with replace */
 };
 
 /* Creates or continues NAME.partial. *resumed says which. A partial with another plan is GLM_EUSAGE

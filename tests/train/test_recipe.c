@@ -280,10 +280,10 @@ Test(recipe, values_are_overruled_by_set)
     static const struct {
         const char *set, *words;
     } wrong[] = {{"lr", "KEY=VALUE"}, {"=3", "KEY=VALUE"},
-        {"lrr=3", "unknown key 'lrr'|'lr'"}, {"lr=fast", "--set: key ARGS.lr|a number|'fast'"},
-        {"seed=4294967296", "from 0 to 4294967295|'4294967296'"},
-        {"lr={a: 1}", "a map"}, {"GLM.lr=3", "unknown"}, {"lr=[", "lr=["},
-        {"lr=1\nmin_lr: 3", "one value"}};
+        {"lrr=3", "unknown key 'lrr'|'lr'"},
+        {"lr=fast", "--set: key ARGS.lr|a number|'fast'"},
+        {"seed=4294967296", "from 0 to 4294967295|'4294967296'"}, {"lr={a: 1}", "a map"},
+        {"GLM.lr=3", "unknown"}, {"lr=[", "lr=["}, {"lr=1\nmin_lr: 3", "one value"}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         const struct recipe_options one = {.set = &wrong[i].set, .sets = 1};
         refused(TINY TINY_MODEL, &one, GLM_EUSAGE, wrong[i].words);
