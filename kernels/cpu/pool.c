@@ -1,12 +1,17 @@
 #include "kernels/cpu/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* A waiting thread looks this often before it sleeps: operations follow each other closely. */
-enum { SPINS = 2000, MAX_THREADS = 1024 };
+/* Operations follow each other closely, so a waiting thread looks SPINS times, then looks and gives
+ * way to others YIELDS times (a third of a millisecond, if there is none), then sleeps. Giving way
+ * matters when two threads of a pool are on one processor: each is ready to run while the other
+ * does, so the kernel moves one to a processor that has come free. If the one that waits sleeps at
+ * once, the kernel sees a single runnable thread there and leaves both where they are. */
+enum { SPINS = 2000, YIELDS = 1000, MAX_THREADS = 1024 };
 
 struct worker {
     glm_stream pool;
@@ -43,10 +48,14 @@ struct glm_stream_ {
     pthread_mutex_t scratch_lock;
 };
 
-static void pause_briefly(void)
+/* The look of number i was in vain. */
+static void pause_briefly(int i)
 {
+    if (i >= SPINS)
+        sched_yield();
 #if defined(__x86_64__)
-    __builtin_ia32_pause();
+    else
+        __builtin_ia32_pause();
 #endif
 }
 
@@ -80,10 +89,10 @@ static unsigned wait_for_round(glm_stream p, unsigned seen)
 {
     unsigned now;
 
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < SPINS + YIELDS; i++) {
         if ((now = atomic_load(&p->round)) != seen)
             return now;
-        pause_briefly();
+        pause_briefly(i);
     }
     pthread_mutex_lock(&p->lock);
     while ((now = atomic_load(&p->round)) == seen)
@@ -122,10 +131,10 @@ static void start_round(glm_stream p)
 
 static void wait_until_done(glm_stream p)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < SPINS + YIELDS; i++) {
         if (atomic_load(&p->running) == 0)
             return;
-        pause_briefly();
+        pause_briefly(i);
     }
     pthread_mutex_lock(&p->lock);
     while (atomic_load(&p->running) != 0)

@@ -1,11 +1,17 @@
 /* bench_gemm THREADS ROUNDS [LIBRARY]: our gemm and that of OpenBLAS, in turn, in one process.
  *
  * Prints one JSON object a shape and round: GFLOP/s of wall clock time, each the mean of as many
- * calls as take about a twentieth of a second. The first round of each shape warms up and is not
- * printed. OpenBLAS is loaded apart (RTLD_LOCAL, RTLD_DEEPBIND): it has the names of our library.
- * Without it "peer" is null. Both results are compared, so that both did the work. */
+ * calls as take about a twentieth of a second, after as long a time of calls that are not counted:
+ * OpenBLAS's threads look for work for 2^26 ticks (26 ms here) after a call and hold a processor
+ * as long. Each library's thread i is bound to processor i, because of three threads on two
+ * processors the kernel now and then leaves two of one library on one. OpenBLAS is loaded apart
+ * (RTLD_LOCAL, RTLD_DEEPBIND): it has the names of our library. Without it "peer" is null. Both
+ * results are compared, so that both did the work. */
+#include <dirent.h>
 #include <dlfcn.h>
+#include <limits.h>
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -114,8 +120,10 @@ static double gflops(
 {
     const double flop = 2.0 * s->M * s->N * s->K;
     const int calls = (int)(5e9 / flop) + 1;
-    const double start = now_s();
 
+    for (const double until = now_s() + 0.06; now_s() < until;)
+        run(b, s, d);
+    const double start = now_s();
     for (int i = 0; i < calls; i++)
         run(b, s, d);
     return flop * calls / (now_s() - start) * 1e-9;
@@ -160,6 +168,38 @@ static void bench_shape(const struct bench *b, const struct shape *s, int rounds
     free(d.peer);
 }
 
+/* Binds threads begin..end-1 of this process, in the order of their making, one each to the
+ * processors it may use, from the first-th on. Returns how many threads there are. */
+static int bind_threads(int begin, int end, int first)
+{
+    cpu_set_t all;
+    size_t cpus[CPU_SETSIZE];
+    int n = 0, threads = 0;
+    DIR *tasks = opendir("/proc/self/task");
+
+    if (tasks == NULL || sched_getaffinity(0, sizeof all, &all) != 0)
+        stop("the threads of this process cannot be listed");
+    for (size_t i = 0; i < CPU_SETSIZE; i++) {
+        if (CPU_ISSET(i, &all))
+            cpus[n++] = i;
+    }
+    for (struct dirent *d; (d = readdir(tasks)) != NULL;) {
+        const int id = atoi(d->d_name);
+        if (id == 0)
+            continue;
+        if (threads >= begin && threads < end) {
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(cpus[(first + threads - begin) % n], &one);
+            if (sched_setaffinity(id, sizeof one, &one) != 0)
+                stop("a thread cannot be bound to a processor");
+        }
+        threads++;
+    }
+    closedir(tasks);
+    return threads;
+}
+
 static sgemm_fn *open_peer(const char *library, int threads)
 {
     void *lib = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
@@ -186,9 +226,12 @@ int main(int argc, char **argv)
     const int threads = atoi(argv[1]), rounds = atoi(argv[2]);
     struct bench b = {.k = kernels_find("cpu")};
     b.peer = open_peer(argc > 3 ? argv[3] : "libopenblas.so.0", threads);
+    const int of_peer = bind_threads(1, INT_MAX, 1);
     b.stream = b.k->stream_new(threads, &err);
     if (b.stream == NULL)
         stop(err.text);
+    bind_threads(of_peer, INT_MAX, 1);
+    bind_threads(0, 1, 0);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         bench_shape(&b, &shapes[i], rounds);
     b.k->stream_free(b.stream);
