@@ -3,6 +3,7 @@
  * The choice is a function of shapes, of the device's kind and of the stream's setting alone. Sets
  * and boundaries lie on the device and are not looked at here: that they are ascending, within their
  * sequence and not empty is the caller's promise. */
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/attention_fast.cuh"
 #include "kernels/cuda/attention_latent.cuh"
 
@@ -32,17 +33,26 @@ template <class P> static P resolved(const P *p)
     return r;
 }
 
+/* One sequence, each row of which sees all in front of it: the host knows its length. */
+template <class P> static bool whole(const P *p)
+{
+    return p->S == 1 && p->index == NULL;
+}
+
 CUDA_OP(attention_fwd)
 {
     if (check(p, "attention_fwd", err) != 0 || p->T == 0)
         return (int)err->code;
     const struct attention_fwd r = resolved(p);
     cuda_begin(stream);
+    if (stream->attention == CUDA_ATTENTION_CUDNN && whole(&r) && fast_serves(&r)
+        && attention_cudnn_fwd(&r, stream, err))
+        return (int)err->code;
     if (stream->attention != CUDA_ATTENTION_PLAIN && fast_serves(&r))
-        return stream->attention == CUDA_ATTENTION_WGMMA
+        return stream->attention >= CUDA_ATTENTION_WGMMA
             ? attention_wgmma_fwd(&r, stream, err)
             : attention_mma_fwd(&r, stream, err);
-    if (stream->attention == CUDA_ATTENTION_WGMMA && latent_serves(&r))
+    if (stream->attention >= CUDA_ATTENTION_WGMMA && latent_serves(&r))
         return attention_latent_fwd(&r, stream, err);
     return attention_plain_fwd(&r, stream, err);
 }
@@ -56,11 +66,14 @@ CUDA_OP(attention_bwd)
             "attention_bwd: no dv, though the values do not lie in the keys");
     const struct attention_bwd r = resolved(p);
     cuda_begin(stream);
+    if (stream->attention == CUDA_ATTENTION_CUDNN && whole(&r) && fast_serves(&r) && r.dv != NULL
+        && attention_cudnn_bwd(&r, stream, err))
+        return (int)err->code;
     if (stream->attention != CUDA_ATTENTION_PLAIN && fast_serves(&r))
-        return stream->attention == CUDA_ATTENTION_WGMMA
+        return stream->attention >= CUDA_ATTENTION_WGMMA
             ? attention_wgmma_bwd(&r, stream, err)
             : attention_mma_bwd(&r, stream, err);
-    if (stream->attention == CUDA_ATTENTION_WGMMA && latent_serves(&r))
+    if (stream->attention >= CUDA_ATTENTION_WGMMA && latent_serves(&r))
         return attention_latent_bwd(&r, stream, err);
     return attention_plain_bwd(&r, stream, err);
 }

@@ -22,9 +22,14 @@ extern "C" {
 #include "kernels/kernels.h"
 
 /* Attention's path where several serve a shape. Left to itself the best; for tests, the environment
- * variable GLM_CUDA_ATTENTION=plain|mma|wgmma names the best that may be taken, read once when the
- * stream is made. */
-enum cuda_attention { CUDA_ATTENTION_PLAIN, CUDA_ATTENTION_MMA, CUDA_ATTENTION_WGMMA };
+ * variable GLM_CUDA_ATTENTION=plain|mma|wgmma|cudnn names the best that may be taken, read once when
+ * the stream is made. cudnn: wgmma, but cuDNN for one whole sequence without key sets. */
+enum cuda_attention {
+    CUDA_ATTENTION_PLAIN,
+    CUDA_ATTENTION_MMA,
+    CUDA_ATTENTION_WGMMA,
+    CUDA_ATTENTION_CUDNN
+};
 
 /* Who makes the tiles of grouped_gemm in BF16, where shapes and device allow: GLM_CUDA_GROUPED=pair,
  * wgmma, mma or plain, read when a stream opens. For tests and timing; anything else means the
@@ -48,6 +53,7 @@ struct glm_stream_ {
     int processors, shared_bytes; /* multiprocessors; shared memory a block may ask for */
     int major, minor;             /* compute capability */
     enum cuda_attention attention;
+    struct attention_cudnn *cudnn; /* with CUDA_ATTENTION_CUDNN */
     enum cuda_grouped grouped;
     char name[256];
 };

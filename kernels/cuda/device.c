@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/attention_cudnn.h"
+
 struct cuda_extra {
     struct cuda_extra *next;
     void *memory;
@@ -58,7 +60,27 @@ static enum cuda_attention attention_path(int major)
         return CUDA_ATTENTION_PLAIN;
     if (major != 9 || (name != NULL && strcmp(name, "mma") == 0))
         return CUDA_ATTENTION_MMA;
-    return CUDA_ATTENTION_WGMMA;
+    return name != NULL && strcmp(name, "cudnn") == 0 ? CUDA_ATTENTION_CUDNN
+                                                      : CUDA_ATTENTION_WGMMA;
+}
+
+/* The device's name tells who does attention, or why it is not who was asked for. */
+static void open_cudnn(glm_stream s)
+{
+    const size_t used = strlen(s->name);
+    struct glm_error why = {0};
+
+    if (s->attention != CUDA_ATTENTION_CUDNN)
+        return;
+    if ((s->cudnn = attention_cudnn_new(&why)) != NULL) {
+        const long v = attention_cudnn_version(s->cudnn);
+        snprintf(s->name + used, sizeof s->name - used,
+            ", attention by cuDNN %ld.%ld.%ld", v / 10000, v / 100 % 100, v % 100);
+        return;
+    }
+    s->attention = CUDA_ATTENTION_WGMMA;
+    snprintf(s->name + used, sizeof s->name - used,
+        ", attention by its own kernels (%.100s)", why.text);
 }
 
 static int describe(glm_stream s, struct glm_error *err)
@@ -102,6 +124,7 @@ static void stream_free(glm_stream s)
         cudaStreamSynchronize(s->stream);
     cuda_begin(s);
     cuda_gemm_close(s);
+    attention_cudnn_free(s->cudnn);
     if (s->stream != NULL)
         cudaStreamDestroy(s->stream);
     free(s);
@@ -131,6 +154,7 @@ static glm_stream stream_new(int threads, struct glm_error *err)
         stream_free(s);
         return NULL;
     }
+    open_cudnn(s);
     return s;
 }
 
