@@ -42,13 +42,16 @@ static void mark(struct ledger *l, int64_t first, int64_t count)
         }
 }
 
-void ledger_forget(struct ledger *l, int64_t first, int64_t count)
+int64_t ledger_forget(struct ledger *l, int64_t first, int64_t count)
 {
+    const int64_t before = l->done;
+
     for (int64_t i = first; i < first + count; i++)
         if (bit(l, i)) {
             l->bits[i / 8] = (unsigned char)(l->bits[i / 8] & ~(1u << (i % 8)));
             l->done--;
         }
+    return before - l->done;
 }
 
 bool ledger_has(struct ledger *l, int64_t first, int64_t count)

@@ -50,8 +50,9 @@ int ledger_add(struct ledger *l, int64_t group, int64_t first, int64_t count,
  * lost may be added after that. */
 int ledger_sync(struct ledger *l, struct work *w, ledger_sync_fn *fn, void *ctx,
     struct glm_error *err);
-/* Rows that turned out not to be there after all (a file that a power cut took). */
-void ledger_forget(struct ledger *l, int64_t first, int64_t count);
+/* Rows that turned out not to be there after all (a file that a power cut took). Returns how many
+ * of them counted as there. */
+int64_t ledger_forget(struct ledger *l, int64_t first, int64_t count);
 /* A journal line "done G F N": marks its rows; false if the line is no such line or out of range. */
 bool ledger_replay(struct ledger *l, const char *line, struct ledger_run *run);
 

@@ -119,9 +119,9 @@ static int replay_undo(struct writer *w, const char *line)
         || run.group < 0 || run.group >= w->m->shard_count || run.first < 0
         || run.count < 0 || run.first > w->m->tile_count - run.count)
         return GLM_OK;
-    ledger_forget(&w->ledger, run.first, run.count);
+    const int64_t gone = ledger_forget(&w->ledger, run.first, run.count);
     if (w->shards[run.group].phase == SHARD_OPEN)
-        w->shards[run.group].left += run.count;
+        w->shards[run.group].left += gone;
     return GLM_OK;
 }
 

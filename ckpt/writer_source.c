@@ -4,6 +4,7 @@
  *     undo <shard> <first row> <count>   rows that were wrong; cancels what stands above it */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "ckpt/writer_inside.h"
 
@@ -50,34 +51,48 @@ bool writer_durable(struct writer *w, int64_t tensor, const struct rect *at)
     return all;
 }
 
+/* Counts rows of one shard as never written; the journal's line goes to out. A row that several
+ * callers forget (a matrix's scales) counts once. */
+static void forget_rows(
+    struct writer *w, int64_t shard, int64_t first, int64_t count, FILE *out)
+{
+    pthread_mutex_lock(&w->ledger.lock);
+    const int64_t gone = ledger_forget(&w->ledger, first, count);
+    pthread_mutex_unlock(&w->ledger.lock);
+    if (gone == 0)
+        return;
+    fprintf(out, "undo %" PRId64 " %" PRId64 " %" PRId64 "\n", shard, first, count);
+    pthread_mutex_lock(&w->shards[shard].lock);
+    w->shards[shard].left += gone;
+    pthread_mutex_unlock(&w->shards[shard].lock);
+}
+
 int writer_forget(
     struct writer *w, int64_t tensor, const struct rect *at, struct glm_error *err)
 {
     const struct ckpt_tensor *t = &w->m->tensors[tensor];
     struct rect part;
-    char line[128];
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
 
+    if (out == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory for the journal");
     for (int64_t i = t->first_piece; i < t->first_piece + t->pieces; i++) {
         const struct ckpt_piece *p = &w->m->pieces[i];
         if (!rect_intersect(&p->at, at, &part))
             continue;
         const struct rect tiles = tile_cover(&t->grid, &part);
         for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
-            for (int64_t r = tiles.lo[1]; r < tiles.hi[1]; r++) {
-                const int64_t first =
-                    t->first_tile + tile_index(&t->grid, e, r, tiles.lo[2]);
-                const int64_t count = rect_len(&tiles, 2);
-                snprintf(line, sizeof line, "undo %" PRId64 " %" PRId64 " %" PRId64 "\n",
-                    p->shard, first, count);
-                if (writer_journal(w, line, err) != GLM_OK)
-                    return (int)err->code;
-                pthread_mutex_lock(&w->ledger.lock);
-                ledger_forget(&w->ledger, first, count);
-                pthread_mutex_unlock(&w->ledger.lock);
-                pthread_mutex_lock(&w->shards[p->shard].lock);
-                w->shards[p->shard].left += count;
-                pthread_mutex_unlock(&w->shards[p->shard].lock);
-            }
+            for (int64_t r = tiles.lo[1]; r < tiles.hi[1]; r++)
+                forget_rows(w, p->shard,
+                    t->first_tile + tile_index(&t->grid, e, r, tiles.lo[2]),
+                    rect_len(&tiles, 2), out);
     }
-    return GLM_OK;
+    if (fclose(out) != 0)
+        glm_fail(err, GLM_ENOMEM, "no memory for the journal");
+    else if (size > 0)
+        writer_journal(w, text, err);
+    free(text);
+    return (int)err->code;
 }

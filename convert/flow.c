@@ -522,12 +522,9 @@ static bool job_durable(void *flow, int64_t job)
     return job_done(f, j) && f->sink->durable(f->sink->ctx, j->tensor, &j->at);
 }
 
-/* What is there already is counted here; the source hands out the rest. */
-static int make_asks(struct flow *f, bool first, struct glm_error *err)
+static int make_asks(struct flow *f, struct glm_error *err)
 {
-    static const struct glm_error fine = {0};
-
-    if (first)
+    if (f->asks == NULL)
         f->asks = calloc((size_t)f->job_count + 1, sizeof *f->asks);
     if (f->asks == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " jobs", f->job_count);
@@ -539,12 +536,21 @@ static int make_asks(struct flow *f, bool first, struct glm_error *err)
             .at = j->at,
             .copied = item->action == FLOW_COPY,
             .done = job_done(f, j)};
-        if (!first || !f->asks[i].done || f->source->feed->take == NULL)
-            continue; /* without take they come by in order, and are skipped then */
-        f->in_flight += job_cost(f, j); /* taken away again at once */
-        job_ended(f, j, true, &fine);
     }
     return GLM_OK;
+}
+
+/* What is there already is counted here; the source hands out the rest. Without take all come by
+ * in order, and are skipped then. */
+static void count_done(struct flow *f)
+{
+    static const struct glm_error fine = {0};
+
+    for (int64_t i = 0; f->source->feed->take != NULL && i < f->job_count; i++)
+        if (f->asks[i].done) {
+            f->in_flight += job_cost(f, &f->jobs[i]); /* taken away again at once */
+            job_ended(f, &f->jobs[i], true, &fine);
+        }
 }
 
 /* The tiles of jobs that were read wrong, and the scales they made, count as never written. */
@@ -562,7 +568,6 @@ static int forget_wrong(struct flow *f, int64_t *wrong, struct glm_error *err)
             ? f->sink->m->tensors[j->tensor].scale
             : -1;
         ++*wrong;
-        f->done -= bytes_of(f->sink->m, j->tensor, &j->at);
         f->sink->forget(f->sink->ctx, j->tensor, &j->at, &own);
         if (scale >= 0) {
             struct rect whole = rect_whole(f->sink->m->tensors[scale].grid.dims);
@@ -584,20 +589,51 @@ static void clear_members(struct flow *f)
     f->members = NULL;
 }
 
+static void uncount_wrong(struct flow *f)
+{
+    for (int64_t i = 0; i < f->job_count; i++)
+        if (f->asks[i].again)
+            f->done -= bytes_of(f->sink->m, f->jobs[i].tensor, &f->jobs[i].at);
+}
+
+/* The asks, after all that the source does not believe of an earlier run was forgotten. */
+static int recall_asks(struct flow *f, struct glm_error *err)
+{
+    const struct flow_feed *feed = f->source->feed;
+    int64_t wrong = 0;
+
+    if (make_asks(f, err) != GLM_OK)
+        return (int)err->code;
+    const struct flow_jobs jobs = {
+        f->asks, f->job_count, f->sink, job_written, job_durable, f};
+    if (feed->recall != NULL
+        && (feed->recall(f->source->ctx, &jobs, err) != GLM_OK
+            || forget_wrong(f, &wrong, err) != GLM_OK))
+        return (int)err->code;
+    if (wrong > 0) {
+        clear_members(f);
+        if (prepare_members(f, err) == GLM_OK)
+            make_asks(f, err);
+    }
+    if (err->code == GLM_OK)
+        count_done(f);
+    return (int)err->code;
+}
+
 /* Rounds, until no job has to be done anew. */
 static int run_fed(struct flow *f, int threads, struct glm_error *err)
 {
     const struct flow_feed *feed = f->source->feed;
     int64_t wrong = 0;
 
+    if (recall_asks(f, err) != GLM_OK)
+        return (int)err->code;
     for (bool first = true; first || wrong > 0; first = false) {
         if (!first) {
             clear_members(f);
-            if (prepare_members(f, err) != GLM_OK)
+            if (prepare_members(f, err) != GLM_OK || make_asks(f, err) != GLM_OK)
                 return (int)err->code;
         }
-        if (make_asks(f, first, err) != GLM_OK)
-            return (int)err->code;
         const struct flow_jobs jobs = {
             f->asks, f->job_count, f->sink, job_written, job_durable, f};
         if (feed->begin(f->source->ctx, &jobs, err) == GLM_OK)
@@ -605,6 +641,7 @@ static int run_fed(struct flow *f, int threads, struct glm_error *err)
         if (f->failed_job >= 0 && err->code == GLM_OK)
             *err = f->error;
         feed->end(f->source->ctx, err->code == GLM_OK, err);
+        uncount_wrong(f);
         if (forget_wrong(f, &wrong, err) != GLM_OK)
             return (int)err->code;
     }

@@ -36,7 +36,7 @@ struct flow_ask {
     struct rect at; /* rows of one member, whole width */
     bool copied;    /* its bytes go into the sink as they are */
     bool done;      /* written by an earlier run */
-    bool again;     /* set by end: what was read was wrong */
+    bool again;     /* set by recall and end: what was read is not to be believed */
 };
 
 struct flow_sink;
@@ -54,6 +54,9 @@ struct flow_jobs { /* of a run; valid until end */
 /* A source whose bytes have to be fetched first. Jobs are rows of one member, as wide as the
  * tensor. */
 struct flow_feed {
+    /* NULL, or once, before the first begin: sets again where what an earlier run wrote cannot be
+     * relied on. Such a job counts as not done. */
+    int (*recall)(void *ctx, const struct flow_jobs *jobs, struct glm_error *err);
     int (*begin)(void *ctx, const struct flow_jobs *jobs, struct glm_error *err);
     /* NULL: jobs run in the sink's order and read waits. Else a job that can be done now; waits for
      * one. -1: there are no more, or *err says why. */

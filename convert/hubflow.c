@@ -17,10 +17,15 @@
  * A state is written only after the sync that its bytes need, so a process killed between the two
  * lines fetches bytes again that the shards have already, never the other way round. The digest
  * stands at an end of a job, so no tile is half in it. At most HUBFLOW_WINDOW bytes of a stream are
- * received and not yet covered by a state; that is what a kill costs. A checkpoint is committed only
- * when every file that was read whole is verified. */
+ * received and not yet covered by a state; that is what a kill costs. Tiles that are done and covered by
+ * no state are undone by the next run: their bytes come again, and only those that come then are in
+ * the digest. A checkpoint is committed only when every file that was read whole is verified.
+ *
+ * Jobs ask for their own bytes alone. A model whose scales must be read beside its weights comes by
+ * way of files (hubkeep.h), so that each byte is verified before it is used. */
 #include "convert/hubflow.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -391,23 +396,21 @@ static void feed_done(void *ctx, int64_t job, bool good)
     hubnet_wake(hub_net(f->o.hub));
 }
 
-/* The job's own bytes are at hand; what else it asks for (scales) comes out of turn. */
+/* The job's own bytes are at hand, and jobs ask for no others (hubkeep.h is for those that do). */
 static int feed_read(void *ctx, int64_t tensor, const struct rect *at,
     struct dio_buffer *buf, unsigned char **data, unsigned char *digests, bool *known,
     struct flow_thread *t, struct glm_error *err)
 {
     struct hubflow *f = ctx;
-    const struct flow_ask *ask = &f->asks[t->job];
     int32_t file;
     uint64_t begin, end;
 
+    assert(f->asks[t->job].tensor == tensor && rect_equal(&f->asks[t->job].at, at));
     *known = false;
     const bool all = hf_reader_extent(f->o.r, tensor, at, &file, &begin, &end);
     if (hub_find(f->o.hub, f->s->files[file].name)->local != NULL)
         return f->reads.read(f->reads.ctx, tensor, at, buf, data, digests, known, t, err);
     *data = buf->data;
-    if (ask->tensor != tensor || !rect_equal(&ask->at, at))
-        return hubflow_side(f, file, begin, end, buf->data, err);
     const struct hubplace *place = &f->places[t->job];
     const struct hubpiece *p = &f->streams[place->stream].pieces[place->piece];
     if (p->digests != NULL) {
@@ -439,10 +442,20 @@ static void tell_partial(struct hubflow *f)
     glm_events_note(f->o.events, note);
 }
 
+static int feed_recall(void *ctx, const struct flow_jobs *jobs, struct glm_error *err)
+{
+    struct hubflow *f = ctx;
+
+    f->asks = jobs->asks;
+    f->ask_count = jobs->count;
+    f->sink = jobs->sink;
+    return hubflow_recall(f, err);
+}
+
 static int feed_begin(void *ctx, const struct flow_jobs *jobs, struct glm_error *err)
 {
     struct hubflow *f = ctx;
-    const bool first = f->sink == NULL;
+    const bool first = f->written == NULL;
 
     f->asks = jobs->asks;
     f->ask_count = jobs->count;
@@ -452,7 +465,7 @@ static int feed_begin(void *ctx, const struct flow_jobs *jobs, struct glm_error 
     f->next_stream = f->active = f->turn = 0;
     f->failed = f->ending = false;
     glm_error_clear(&f->error);
-    if ((first && hubflow_recall(f, err) != GLM_OK) || hubflow_plan(f, err) != GLM_OK)
+    if (hubflow_plan(f, err) != GLM_OK)
         return (int)err->code;
     if (first)
         tell_partial(f);
@@ -549,7 +562,6 @@ int hubflow_open(
         pthread_mutexattr_settype(&again, PTHREAD_MUTEX_RECURSIVE);
         pthread_mutex_init(&f->lock, &again);
         pthread_mutexattr_destroy(&again);
-        pthread_mutex_init(&f->side_lock, NULL);
         pthread_cond_init(&f->arrived, NULL);
         pthread_cond_init(&f->due, NULL);
     }
@@ -563,7 +575,8 @@ int hubflow_open(
 
 struct flow_source hubflow_source(struct hubflow *f)
 {
-    static const struct flow_feed feed = {feed_begin, feed_take, feed_done, feed_end};
+    static const struct flow_feed feed = {
+        feed_recall, feed_begin, feed_take, feed_done, feed_end};
     return (struct flow_source){
         .m = f->reads.m, .ctx = f, .read = feed_read, .place = NULL, .feed = &feed};
 }
@@ -573,11 +586,9 @@ void hubflow_close(struct hubflow *f)
     if (f == NULL)
         return;
     hubflow_plan_clear(f);
-    hubflow_side_clear(f);
     clear_pool(f);
     free(f->states);
     pthread_mutex_destroy(&f->lock);
-    pthread_mutex_destroy(&f->side_lock);
     pthread_cond_destroy(&f->arrived);
     pthread_cond_destroy(&f->due);
     free(f);

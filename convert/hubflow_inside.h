@@ -115,22 +115,12 @@ struct hubflow {
     struct hubpool pool;
     pthread_t settler;
     bool settling;
-    /* scales that recoding asks for out of turn */
-    pthread_mutex_t side_lock;
-    struct hubside {
-        int32_t file;
-        uint64_t begin;
-        size_t size;
-        unsigned char *data;
-        uint64_t used;
-    } side[8];
-    uint64_t side_clock;
 };
 
 /* hubflow_plan.c: the streams of a round, out of asks and states. */
 int hubflow_plan(struct hubflow *f, struct glm_error *err);
 void hubflow_plan_clear(struct hubflow *f);
-/* States out of the journal's lines. */
+/* States out of the journal's lines; sets again where a tile is not covered by one. */
 int hubflow_recall(struct hubflow *f, struct glm_error *err);
 
 /* hubflow_settle.c: makes what is processed durable and writes down how far that is. */
@@ -141,10 +131,5 @@ bool hubflow_settle_due(const struct hubflow *f);
 /* Under the lock. */
 void hubflow_fail(struct hubflow *f, const struct glm_error *err);
 void hubflow_give(struct hubflow *f, struct hubpiece *p);
-
-/* hubflow_side.c: bytes out of turn, through a small cache. */
-int hubflow_side(struct hubflow *f, int32_t file, uint64_t begin, uint64_t end,
-    unsigned char *out, struct glm_error *err);
-void hubflow_side_clear(struct hubflow *f);
 
 #endif

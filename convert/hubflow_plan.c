@@ -35,11 +35,6 @@ static int recall_line(void *ctx, char *line, struct glm_error *err)
     return GLM_OK;
 }
 
-int hubflow_recall(struct hubflow *f, struct glm_error *err)
-{
-    return f->sink->recall(f->sink->ctx, recall_line, f, err);
-}
-
 /* ---- pieces ----------------------------------------------------------------------------------- */
 
 static int add_piece(
@@ -68,25 +63,34 @@ static int add_filler(
     return (int)err->code;
 }
 
+/* The state of a file's digest, begun anew unless all before it is in the sink. */
+static void check_state(
+    struct hubflow *f, int32_t no, const struct want *w, int64_t count)
+{
+    const struct st_header *h = &f->s->files[no].header;
+    const enum hubsum_kind kind =
+        hubsum_kind_of(hub_find(f->o.hub, f->s->files[no].name)->listed->digest);
+    struct hubstate *state = &f->states[no];
+
+    for (int64_t i = 0; state->known && i < count && w[i].begin < state->sum.at; i++)
+        if (!f->asks[w[i].job].done) /* lost since: a power cut, a removed file */
+            state->known = false;
+    if (state->known && state->sum.kind == kind && state->sum.at >= h->data_start
+        && state->sum.at <= h->file_size)
+        return;
+    state->known = false;
+    hubsum_begin(&state->sum, kind, h->file_size);
+    hubsum_update(&state->sum, f->s->files[no].header_bytes, (size_t)h->data_start);
+}
+
 static int plan_whole(struct hubflow *f, struct hubstream *s, const struct want *w,
     int64_t count, struct glm_error *err)
 {
-    const struct hf_file *file = &f->s->files[s->no];
-    const uint64_t size = file->header.file_size;
-    struct hubstate *state = &f->states[s->no];
-    uint64_t at = state->known ? state->sum.at : 0;
+    const uint64_t size = f->s->files[s->no].header.file_size;
+    const struct hubstate *state = &f->states[s->no];
 
-    for (int64_t i = 0; i < count && w[i].begin < at; i++)
-        if (!f->asks[w[i].job].done) /* lost since: a power cut, a removed file */
-            state->known = false;
-    if (!state->known || state->sum.kind != hubsum_kind_of(s->file->listed->digest)
-        || at < file->header.data_start || at > size) {
-        state->known = false;
-        hubsum_begin(
-            &state->sum, hubsum_kind_of(s->file->listed->digest), file->header.file_size);
-        hubsum_update(&state->sum, file->header_bytes, (size_t)file->header.data_start);
-        at = state->sum.at;
-    }
+    check_state(f, s->no, w, count);
+    uint64_t at = state->sum.at;
     s->sum = state->sum;
     s->settled_at = s->got = at;
     for (int64_t i = 0; i < count && err->code == GLM_OK; i++) {
@@ -126,14 +130,33 @@ static int by_place(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end);
 }
 
-static bool covers(
-    const struct hubflow *f, int32_t file, const struct want *w, int64_t count)
+/* Whether jobs take every byte of a file, and there is a digest to compare with. */
+static bool is_whole(
+    const struct hubflow *f, int32_t no, const struct want *w, int64_t count)
 {
-    const struct st_header *h = &f->s->files[file].header;
+    const struct hub_file *file = hub_find(f->o.hub, f->s->files[no].name);
+    const struct st_header *h = &f->s->files[no].header;
     uint64_t sum = 0;
     for (int64_t i = 0; i < count; i++)
         sum += w[i].end - w[i].begin;
-    return sum == h->file_size - h->data_start;
+    return sum == h->file_size - h->data_start
+        && hubsum_kind_of(file->listed->digest) != HUBSUM_NONE;
+}
+
+/* Tiles are written ahead of the digest, so an earlier run may have left some that no state covers.
+ * Their bytes will pass the digest again, but those of another answer: they are written anew. */
+static int doubt_file(struct hubflow *f, int32_t no, const struct want *w, int64_t count,
+    struct glm_error *err)
+{
+    const struct hub_file *file = hub_find(f->o.hub, f->s->files[no].name);
+    (void)err;
+    if (file->local != NULL || f->states[no].verified || !is_whole(f, no, w, count))
+        return GLM_OK;
+    check_state(f, no, w, count);
+    for (int64_t i = 0; i < count; i++)
+        f->asks[w[i].job].again =
+            f->asks[w[i].job].done && w[i].begin >= f->states[no].sum.at;
+    return GLM_OK;
 }
 
 static int plan_file(struct hubflow *f, int32_t no, const struct want *w, int64_t count,
@@ -151,8 +174,7 @@ static int plan_file(struct hubflow *f, int32_t no, const struct want *w, int64_
                 f->local[f->local_count++] = w[i].job;
         return GLM_OK;
     }
-    const bool whole =
-        covers(f, no, w, count) && hubsum_kind_of(file->listed->digest) != HUBSUM_NONE;
+    const bool whole = is_whole(f, no, w, count);
     if (todo == 0 && (!whole || state->verified))
         return GLM_OK;
     if (state->verified) /* and yet something is missing */
@@ -170,31 +192,49 @@ static void set_places(struct hubflow *f)
                 f->places[f->streams[i].pieces[p].job] = (struct hubplace){i, p};
 }
 
-int hubflow_plan(struct hubflow *f, struct glm_error *err)
+/* Calls fn with the jobs of each file, in the order of their bytes. */
+static int each_file(struct hubflow *f,
+    int (*fn)(struct hubflow *, int32_t no, const struct want *, int64_t count,
+        struct glm_error *),
+    struct glm_error *err)
 {
     struct want *w = calloc((size_t)f->ask_count + 1, sizeof *w);
 
-    f->streams = calloc((size_t)f->s->file_count + 1, sizeof *f->streams);
-    f->places = malloc(((size_t)f->ask_count + 1) * sizeof *f->places);
-    f->local = malloc(((size_t)f->ask_count + 1) * sizeof *f->local);
-    if (w == NULL || f->streams == NULL || f->places == NULL || f->local == NULL) {
-        free(w);
+    if (w == NULL)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory for the plan", f->s->dir);
-    }
     for (int64_t i = 0; i < f->ask_count; i++) {
         w[i].job = i;
         hf_reader_extent(f->o.r, f->asks[i].tensor, &f->asks[i].at, &w[i].file,
             &w[i].begin, &w[i].end);
-        f->places[i] = (struct hubplace){-1, 0};
     }
     qsort(w, (size_t)f->ask_count, sizeof *w, by_place);
     for (int64_t i = 0, n; i < f->ask_count && err->code == GLM_OK; i += n) {
         for (n = 1; i + n < f->ask_count && w[i + n].file == w[i].file;)
             n++;
-        plan_file(f, w[i].file, w + i, n, err);
+        fn(f, w[i].file, w + i, n, err);
     }
-    set_places(f);
     free(w);
+    return (int)err->code;
+}
+
+int hubflow_recall(struct hubflow *f, struct glm_error *err)
+{
+    if (f->sink->recall(f->sink->ctx, recall_line, f, err) == GLM_OK)
+        each_file(f, doubt_file, err);
+    return (int)err->code;
+}
+
+int hubflow_plan(struct hubflow *f, struct glm_error *err)
+{
+    f->streams = calloc((size_t)f->s->file_count + 1, sizeof *f->streams);
+    f->places = malloc(((size_t)f->ask_count + 1) * sizeof *f->places);
+    f->local = malloc(((size_t)f->ask_count + 1) * sizeof *f->local);
+    if (f->streams == NULL || f->places == NULL || f->local == NULL)
+        return glm_fail(err, GLM_ENOMEM, "%s: no memory for the plan", f->s->dir);
+    for (int64_t i = 0; i < f->ask_count; i++)
+        f->places[i] = (struct hubplace){-1, 0};
+    each_file(f, plan_file, err);
+    set_places(f);
     return (int)err->code;
 }
 

@@ -502,7 +502,7 @@ int hubkeep_open(
 
 struct flow_source hubkeep_source(struct hubkeep *k)
 {
-    static const struct flow_feed feed = {feed_begin, NULL, feed_done, feed_end};
+    static const struct flow_feed feed = {NULL, feed_begin, NULL, feed_done, feed_end};
     struct flow_source s = k->reads;
     s.ctx = k;
     s.read = keep_read;

@@ -1,5 +1,5 @@
 /* A model on a hub as a flow source by way of whole files on disk: for --keep, and for outputs that
- * must be written in an order of their own. */
+ * must be written in an order of their own, or made of weights and scales that lie apart. */
 #ifndef CONVERT_HUBKEEP_H
 #define CONVERT_HUBKEEP_H
 

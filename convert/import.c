@@ -110,7 +110,7 @@ int convert_import(const struct import_options *o, struct convert_report *report
 
     *report = (struct convert_report){.dry_run = o->dry_run};
     if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK
-        || import_source_open(&in, o, events, err) != GLM_OK)
+        || import_source_open(&in, o, &form, events, err) != GLM_OK)
         goto out;
     for (int i = 0; i < in.s->warning_count; i++)
         glm_events_note(events, in.s->warnings[i]);

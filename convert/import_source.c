@@ -113,8 +113,15 @@ static int open_model(struct hf_source **s, const char *dir,
 
 /* ---- a hub ------------------------------------------------------------------------------------ */
 
+/* Whether a weight is decoded with scales that lie elsewhere in the source. */
+static bool needs_scales(const struct hf_source *s, const struct target_form *form)
+{
+    return s->scale_suffix[0] != '\0' && !form->same;
+}
+
 static int open_hub(struct import_source *in, const struct import_options *o,
-    const struct glm_events *events, struct glm_error *err)
+    const struct target_form *form, const struct glm_events *events,
+    struct glm_error *err)
 {
     struct import_options wide = *o;
     const int connections = o->connections > 0 ? o->connections : CONNECTIONS;
@@ -130,7 +137,7 @@ static int open_hub(struct import_source *in, const struct import_options *o,
     if (open_model(&in->s, hub_name(in->hub), &wide, hub_store(in->hub), err) != GLM_OK
         || hf_reader_open(&in->r, in->s, err) != GLM_OK)
         return (int)err->code;
-    if (o->keep != NULL || o->encoding != ENC_PLAIN) {
+    if (o->keep != NULL || o->encoding != ENC_PLAIN || needs_scales(in->s, form)) {
         const struct hubkeep_options k = {.hub = in->hub,
             .r = in->r,
             .folder = o->keep,
@@ -150,7 +157,8 @@ static int open_hub(struct import_source *in, const struct import_options *o,
 /* ---- either ----------------------------------------------------------------------------------- */
 
 int import_source_open(struct import_source *in, const struct import_options *o,
-    const struct glm_events *events, struct glm_error *err)
+    const struct target_form *form, const struct glm_events *events,
+    struct glm_error *err)
 {
     const char *dir = o->src;
 
@@ -158,7 +166,7 @@ int import_source_open(struct import_source *in, const struct import_options *o,
         if (hub_offline(o->src, &in->folder, err) != GLM_OK)
             return (int)err->code;
         if (in->folder == NULL)
-            return open_hub(in, o, events, err);
+            return open_hub(in, o, form, events, err);
         dir = in->folder;
     }
     if (o->keep != NULL)

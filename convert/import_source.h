@@ -4,6 +4,7 @@
 
 #include "convert/build.h"
 #include "convert/hub.h"
+#include "convert/target.h"
 
 struct import_source { /* zero it first; closing is harmless at any time */
     char *folder;      /* HF_HUB_OFFLINE: the snapshot that is read */
@@ -17,7 +18,8 @@ struct import_source { /* zero it first; closing is harmless at any time */
 
 /* Opens the model and checks it against the table; nothing but headers and side files is read. */
 int import_source_open(struct import_source *in, const struct import_options *o,
-    const struct glm_events *events, struct glm_error *err);
+    const struct target_form *form, const struct glm_events *events,
+    struct glm_error *err);
 /* Adds to the plan what decides the content. */
 int import_source_plan(
     const struct import_source *in, struct build *b, struct glm_error *err);

@@ -5,6 +5,7 @@ fetches no more than it must."""
 import os
 import pathlib
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "hub"))
 import cases  # noqa: E402
@@ -61,6 +62,43 @@ def test_other_sources(p):
             if "--fp8" in options:
                 through_both(p, hub, snapshot, "--dtype", "bf16")
                 through_both(p, hub, snapshot, "--dtype", "mxfp8", "--compress", "zstd")
+
+
+def test_what_no_digest_covered_is_fetched_and_written_again(p):
+    """A run is stopped in the middle of files whose bytes came wrong. The rest comes right, and so do the
+    bytes that the rerun reads again for the digest: tiles of the first answer must not stay."""
+    room = p.new()
+    wrong = [{"on": "cdn", "method": "GET", "do": "flip", "at": at} for at in
+             range(70000, 900000, 20000)]
+    with Hub(p.model, scenario={"rules": [
+            *wrong, {"on": "cdn", "method": "GET", "do": "stall", "after": 900000}]}) as hub:
+        c = cases.start(["glm-import", "--quiet", "hf://test/model", room / "ckpt"],
+                        p.env(hub, room))
+        quiet, seen = time.monotonic(), -1
+        while time.monotonic() - quiet < 1 and c.poll() is None:
+            if hub.moved != seen:
+                quiet, seen = time.monotonic(), hub.moved
+            time.sleep(0.05)
+        c.terminate()
+        _, err = c.communicate(timeout=60)
+        same(c.returncode, 143, f"status: {err}")
+        expect("done " in (room / "ckpt.partial/journal").read_text(), "nothing was written")
+        hub.behave()
+        p.equal(room, p.fetch(hub, room, "--quiet"))
+
+
+def test_converted_sources_are_compared_too(p):
+    """Weights that are decoded with scales from elsewhere: a wrong byte of either is found."""
+    q = p.new("source")
+    works(cases.TOOLS / "toy", "--config", CONFIGS / "t1.json", "--out", q / "m", "--files", "3",
+          "--fp8", "16,16")
+    for at in (250000, -5):
+        for options in (("--dtype", "bf16"), ("--dtype", "mxfp8"), ("--dtype", "fp8")):
+            room = p.new()
+            with Hub(q / "m", scenario={"rules": [{"on": "cdn", "method": "GET", "do": "flip",
+                                                   "file": "*00002*", "at": at}]}) as hub:
+                p.refused(room, p.fetch(hub, room, "--quiet", *options), "digest", "00002",
+                          status=4)
 
 
 def test_some_layers_and_experts_cost_only_their_bytes(p):
