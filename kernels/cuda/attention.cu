@@ -49,10 +49,10 @@ CUDA_OP(attention_fwd)
         && attention_cudnn_fwd(&r, stream, err))
         return (int)err->code;
     if (stream->attention != CUDA_ATTENTION_PLAIN && fast_serves(&r))
-        return stream->attention >= CUDA_ATTENTION_WGMMA
+        return stream->attention >= CUDA_ATTENTION_LEAN
             ? attention_wgmma_fwd(&r, stream, err)
             : attention_mma_fwd(&r, stream, err);
-    if (stream->attention >= CUDA_ATTENTION_WGMMA && latent_serves(&r))
+    if (stream->attention >= CUDA_ATTENTION_LEAN && latent_serves(&r))
         return attention_latent_fwd(&r, stream, err);
     return attention_plain_fwd(&r, stream, err);
 }
@@ -70,10 +70,10 @@ CUDA_OP(attention_bwd)
         && attention_cudnn_bwd(&r, stream, err))
         return (int)err->code;
     if (stream->attention != CUDA_ATTENTION_PLAIN && fast_serves(&r))
-        return stream->attention >= CUDA_ATTENTION_WGMMA
+        return stream->attention >= CUDA_ATTENTION_LEAN
             ? attention_wgmma_bwd(&r, stream, err)
             : attention_mma_bwd(&r, stream, err);
-    if (stream->attention >= CUDA_ATTENTION_WGMMA && latent_serves(&r))
+    if (stream->attention >= CUDA_ATTENTION_LEAN && latent_serves(&r))
         return attention_latent_bwd(&r, stream, err);
     return attention_plain_bwd(&r, stream, err);
 }

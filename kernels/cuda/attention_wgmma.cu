@@ -544,7 +544,8 @@ int attention_wgmma_bwd(
 {
     const int64_t slots = tile_slots(p->T, p->S, TILE);
     const int64_t head = slots * (slots + 1) / 2 * TILE * TILE;
-    const int64_t fit = KEPT / (head * (int64_t)sizeof(bf16));
+    const bool lean = stream->attention == CUDA_ATTENTION_LEAN;
+    const int64_t fit = lean ? 0 : KEPT / (head * (int64_t)sizeof(bf16));
     struct fast a;
 
     if (fast_bwd_args(&a, p, stream, err) != 0)

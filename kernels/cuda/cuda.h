@@ -22,11 +22,13 @@ extern "C" {
 #include "kernels/kernels.h"
 
 /* Attention's path where several serve a shape. Left to itself the best; for tests, the environment
- * variable GLM_CUDA_ATTENTION=plain|mma|wgmma|cudnn names the best that may be taken, read once when
- * the stream is made. cudnn: wgmma, but cuDNN for one whole sequence without key sets. */
+ * variable GLM_CUDA_ATTENTION=plain|mma|lean|wgmma|cudnn names the best that may be taken, read once
+ * when the stream is made. lean: wgmma that goes backward as it does where a head's dS fits no memory.
+ * cudnn: wgmma, but cuDNN for one whole sequence without key sets. */
 enum cuda_attention {
     CUDA_ATTENTION_PLAIN,
     CUDA_ATTENTION_MMA,
+    CUDA_ATTENTION_LEAN,
     CUDA_ATTENTION_WGMMA,
     CUDA_ATTENTION_CUDNN
 };

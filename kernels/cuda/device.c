@@ -60,6 +60,8 @@ static enum cuda_attention attention_path(int major)
         return CUDA_ATTENTION_PLAIN;
     if (major != 9 || (name != NULL && strcmp(name, "mma") == 0))
         return CUDA_ATTENTION_MMA;
+    if (name != NULL && strcmp(name, "lean") == 0)
+        return CUDA_ATTENTION_LEAN;
     return name != NULL && strcmp(name, "cudnn") == 0 ? CUDA_ATTENTION_CUDNN
                                                       : CUDA_ATTENTION_WGMMA;
 }

@@ -46,7 +46,7 @@ static const int warpSize = 32;
 /* ---- starting --------------------------------------------------------------------------------- */
 
 #define LAUNCH(kernel, grid, block, shared, s, err, ...)                                 \
-    emu_launch(#kernel, dim3(grid), dim3(block), (size_t)(shared), (s), (err),           \
+    emu_launch(__FILE__ ": " #kernel, dim3(grid), dim3(block), (size_t)(shared), (s), (err),           \
         [&] { (kernel)(__VA_ARGS__); })
 
 template <class S, class E, class F>

@@ -445,6 +445,16 @@ static void name_threads(struct emu_dim block)
     }
 }
 
+/* Which kernels a list of tests reaches: a line a launch in the file that EMU_TRACE names. */
+static void trace(const char *kernel)
+{
+    static FILE *const to =
+        getenv("EMU_TRACE") == NULL ? NULL : fopen(getenv("EMU_TRACE"), "a");
+
+    if (to != NULL)
+        fprintf(to, "%s\n", kernel);
+}
+
 cudaError_t emu_run(const char *kernel, struct emu_dim grid, struct emu_dim block,
     size_t dynamic, void (*call)(void *ctx), void *ctx)
 {
@@ -459,6 +469,7 @@ cudaError_t emu_run(const char *kernel, struct emu_dim grid, struct emu_dim bloc
     body = call;
     body_ctx = ctx;
     kernel_name = kernel;
+    trace(kernel);
     emu_block_size = block;
     emu_grid_size = grid;
     name_threads(block);

@@ -1,16 +1,18 @@
 /* gpu_ops: the operations of a GPU backend against the CPU's, over shapes that meet every branch.
  *
  *     gpu_ops [--backend cuda|emulated|cpu] [--op NAME] [--case WORDS] [--small] [--repeats N]
- *             [--noise] [--threads N] [--json FILE]
+ *             [--noise] [--lock FILE] [--threads N] [--json FILE]
  *     gpu_ops --list
  *
  * --case: those whose names have these words. A line "ok OP CASE", "FAIL OP CASE: what" or "SKIP OP
  * CASE: reason" per case, then the counts. Each case runs N times (cuda: 20, emulated: 2) and must
  * give the same bits each time; with --noise beside a kernel on another stream that keeps a part of
- * the GPU and its memory busy, and that is shown to have run meanwhile. --small leaves out what a
+ * the GPU and its memory busy, and that is shown to have run meanwhile. With --lock several of these
+ * programs side by side use the GPU in turns, case by case. --small leaves out what a
  * sanitizer or the emulator is too slow for, and places arrays without room around them, where a
  * sanitizer sees a step too far. --backend cpu compares the CPU with itself: are the cases sound? */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,12 +22,13 @@
 
 #include "tests/gpu/opcase.h"
 
-static const char usage[] = "usage: gpu_ops [--backend cuda|emulated|cpu] [--op NAME] "
-                            "[--case WORDS] [--small] [--repeats N] "
-                            "[--noise] [--threads N] [--json FILE] [--list]\n";
+static const char usage[] =
+    "usage: gpu_ops [--backend cuda|emulated|cpu] [--op NAME] "
+    "[--case WORDS] [--small] [--repeats N] "
+    "[--noise] [--lock FILE] [--threads N] [--json FILE] [--list]\n";
 
 struct options {
-    const char *backend, *json;
+    const char *backend, *json, *lock;
     int threads; /* of the CPU's backend */
 };
 
@@ -78,8 +81,8 @@ static int parse(int argc, char **argv, struct suite *s, struct options *o)
         {"op", required_argument, NULL, 'o'}, {"case", required_argument, NULL, 'c'},
         {"small", no_argument, NULL, 's'}, {"repeats", required_argument, NULL, 'r'},
         {"threads", required_argument, NULL, 't'}, {"noise", no_argument, NULL, 'n'},
-        {"json", required_argument, NULL, 'j'}, {"list", no_argument, NULL, 'l'},
-        {NULL, 0, NULL, 0}};
+        {"lock", required_argument, NULL, 'k'}, {"json", required_argument, NULL, 'j'},
+        {"list", no_argument, NULL, 'l'}, {NULL, 0, NULL, 0}};
 
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -103,6 +106,9 @@ static int parse(int argc, char **argv, struct suite *s, struct options *o)
             break;
         case 'n':
             s->noise = true;
+            break;
+        case 'k':
+            o->lock = optarg;
             break;
         case 'j':
             o->json = optarg;
@@ -138,6 +144,9 @@ static int open_backends(struct suite *s, const struct options *o, struct glm_er
         return (int)err->code;
     if (s->noise && find_noise(s, err) != 0)
         return (int)err->code;
+    if (o->lock != NULL
+        && (s->lock = open(o->lock, O_RDWR | O_CREAT | O_CLOEXEC, 0666)) < 0)
+        return glm_fail_errno(err, "%s", o->lock);
     if (o->json != NULL && (s->json = fopen(o->json, "w")) == NULL)
         return glm_fail_errno(err, "%s", o->json);
     return 0;
@@ -157,7 +166,7 @@ static void run_all(struct suite *s)
 
 int main(int argc, char **argv)
 {
-    struct suite s = {.small = false};
+    struct suite s = {.lock = -1};
     struct options o = {.backend = "cuda"};
     struct glm_error err = {0};
 
@@ -182,9 +191,11 @@ int main(int argc, char **argv)
             s.passed, s.failed, s.skipped);
         fclose(s.json);
     }
-    printf("%d passed, %d failed, %d skipped (%s, %d runs each%s)\n", s.passed, s.failed,
-        s.skipped, s.other->device_name(s.stream), s.repeats,
-        s.noise ? ", beside noise" : "");
+    printf("%d passed, %d failed, %d skipped (%s, %d runs each%s; reference %.1f s, it "
+           "%.1f s, "
+           "turn awaited %.1f s)\n",
+        s.passed, s.failed, s.skipped, s.other->device_name(s.stream), s.repeats,
+        s.noise ? ", beside noise" : "", s.on_cpu, s.on_other, s.waited);
     s.other->stream_free(s.stream);
     s.cpu->stream_free(s.cpu_stream);
     return s.failed > 0 || s.passed == 0;

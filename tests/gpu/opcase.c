@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
 
 #include "tests/gpu/opboard.h"
 #include "tests/support/opdata.h"
@@ -365,16 +367,34 @@ static void repeat(struct suite *s, const struct opcase *c, struct board *b,
             "the kernel beside it did not run all along: status %d", status);
 }
 
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A GPU gives the processes that use it turns of milliseconds: each wait for the device would take as
+ * long as all of them, so that one has it at a time. */
 static void on_other(
     struct suite *s, struct opcase *c, struct verdict *v, struct glm_error *err)
 {
     struct board b;
+    const double asked = seconds();
 
+    if (s->lock >= 0)
+        flock(s->lock, LOCK_EX);
+    const double began = seconds();
     if (board_open(&b, c, s->other, s->stream, false, !s->small, err) == 0
         && board_run(&b, err) == 0 && board_fetch(&b, c->got, err) == 0
         && board_inspect(&b, err) == 0)
         repeat(s, c, &b, v, err);
     board_close(&b);
+    if (s->lock >= 0)
+        flock(s->lock, LOCK_UN);
+    s->waited += began - asked;
+    s->on_other += seconds() - began;
 }
 
 static void report(struct suite *s, const struct opcase *c, const struct verdict *v)
@@ -399,6 +419,7 @@ void case_run(struct suite *s, struct opcase *c)
     struct verdict v = {.why = ""};
     void *cpu[FIELDS] = {NULL}, *ref[FIELDS] = {NULL};
     struct fields same, wide = {.count = 0};
+    const double began = seconds();
 
     if (c == NULL)
         return;
@@ -412,6 +433,7 @@ void case_run(struct suite *s, struct opcase *c)
     on_cpu(s, c, false, cpu, &same, &err);
     if (err.code == GLM_OK && c->expect == NEAR && c->f.types > 0)
         on_cpu(s, c, true, ref, &wide, &err);
+    s->on_cpu += seconds() - began;
     if (err.code == GLM_OK)
         on_other(s, c, &v, &err);
     if (err.code == GLM_OK && v.why[0] == '\0')

@@ -91,6 +91,8 @@ struct suite {
     const char *only, *words; /* a name, a part of a case's; NULL: all */
     bool small, list, noise;
     int repeats;
+    int lock; /* a file's descriptor: who uses the GPU holds it; -1: nobody else does */
+    double on_cpu, on_other, waited; /* seconds */
     FILE *json;
     bool varied[OP_COUNT][FIELDS], ran[OP_COUNT];
     int passed, failed, skipped;

@@ -2,27 +2,39 @@
 # run.sh test|sanitize [OP...]: the GPU tests with programs built beforehand, on a machine that may have
 # nothing but a GPU, its driver and CUDA's libraries.
 #
-#   test      gpu_ops of each operation: 20 runs with the same bits beside a noise kernel; then the tiny
-#             models on CPU and GPU side by side (gpu_train), and a run with restarts (resume.sh)
-#   sanitize  compute-sanitizer's memcheck and racecheck over gpu_ops --small
+#   test      gpu_ops of each operation: 20 runs with the same bits beside a noise kernel, and 4 on each
+#             other path; then the tiny models on CPU and GPU side by side (gpu_train), with the same
+#             sets and with free choice, and a run with restarts (resume.sh)
+#   sanitize  compute-sanitizer's memcheck and racecheck over gpu_ops --small, all paths
 #
-# Programs are those of build/gpu (make gpu-pack) or else of build/release. Results: a line a run, then
-# counts, on the screen; in build/gpu-results a log of each run, results.txt and results.json.
-# JOBS runs at a time (4: more only wait for the one GPU), LIMIT seconds each (300). Status 0 if nothing failed.
+# Programs are those of build/gpu (make gpu-pack) or else of build/release. Results: a line a run as it
+# ends, then one with the counts; in build/gpu-results/MODE a log of each run, results.txt (what the
+# screen has) and results.json, also when it is interrupted. Status 0 if nothing failed.
+#
+# JOBS runs at a time (one a processor), LIMIT seconds each (240). Runs of gpu_ops side by side have the
+# GPU in turns (--lock): what they share is the processors, for the reference. BACKEND=emulated or cpu
+# tries this script without a GPU.
 cd "$(dirname "$0")/../.." || exit 1
 mode=${1:-test}
 [ $# -gt 0 ] && shift
-: "${JOBS:=4}" "${LIMIT:=300}"
+: "${JOBS:=$(nproc)}" "${LIMIT:=240}" "${BACKEND:=cuda}"
 root=build/release
-[ -x build/gpu/tools/gpu_ops ] && root=build/gpu
+[ "$BACKEND" = cuda ] && [ -x build/gpu/tools/gpu_ops ] && root=build/gpu
 tools=$root/tools
 out=build/gpu-results/$mode
-if [ ! -x $tools/gpu_ops ] || [ ! -e $root/lib/libglm-cuda.so ]; then
-    echo "tests/gpu/run.sh: $tools/gpu_ops or $root/lib/libglm-cuda.so is not there: make, on a machine with nvcc" >&2
+
+usage() {
+    sed -n '2,18s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+}
+die() {
+    echo "tests/gpu/run.sh: $*" >&2
     exit 1
-fi
-rm -rf "$out"
-mkdir -p "$out" || exit 1
+}
+[ "$mode" = test ] || [ "$mode" = sanitize ] || usage
+[ -x $tools/gpu_ops ] || die "$tools/gpu_ops is not there: make, on a machine with nvcc"
+[ "$BACKEND" != cuda ] || [ -e $root/lib/libglm-cuda.so ] ||
+    die "$root/lib/libglm-cuda.so is not there: make, on a machine with nvcc"
 
 # cuBLASLt is CUDA's own and is not packed.
 cuda=$(for d in "${CUDA_HOME:-/usr/local/cuda}/lib64" /usr/local/cuda/lib64 \
@@ -31,20 +43,42 @@ cuda=$(for d in "${CUDA_HOME:-/usr/local/cuda}/lib64" /usr/local/cuda/lib64 \
 done)
 export LD_LIBRARY_PATH=$PWD/$root/deps${cuda:+:$cuda}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-# Runs share the processors.
-threads=$((2 * $(nproc) / JOBS))
-[ $threads -gt 1 ] || threads=2
+rm -rf "$out"
+mkdir -p "$out" || exit 1
+began=$EPOCHREALTIME
+names=()
 
-# One run: name, words. Leaves NAME.log, NAME.status, NAME.seconds.
-one() {
-    local name=$1 begin=$EPOCHREALTIME
-    shift
-    timeout -k 10 "$LIMIT" "$@" > "$out/$name.log" 2>&1
-    echo $? > "$out/$name.status"
-    awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f\n", b - a }' > "$out/$name.seconds"
+since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f\n", b - a }'; }
+
+# What a run's log says in a line.
+gist() {
+    local last races
+    last=$(grep -aE '^[0-9]+ passed' "$1" | tail -1)
+    races=$(grep -aoE '(ERROR|RACECHECK) SUMMARY: .*' "$1" | tail -1)
+    [ -n "$last" ] || last=$(grep -av '^$' "$1" | tail -1 | cut -c1-200)
+    echo "$last${races:+; $races}"
 }
 
-names=()
+# One run: name, words. Leaves NAME.log, NAME.status, NAME.seconds, and says how it went.
+one() {
+    local name=$1 begin=$EPOCHREALTIME status word=ok text
+    shift
+    timeout -k 10 "$LIMIT" "$@" > "$out/$name.log" 2>&1
+    status=$?
+    since "$begin" > "$out/$name.seconds"
+    text=$(gist "$out/$name.log")
+    [ $status -eq 0 ] || word=FAIL
+    [ $status -eq 124 ] && text="longer than $LIMIT s; $text"
+    {
+        printf '%-5s %-26s %6s s  %s\n' $word "$name" "$(cat "$out/$name.seconds")" "$text"
+        [ $status -eq 0 ] ||
+            grep -aE '^FAIL|^gpu_|^glm-|^=+ +(Error|ERROR:|Invalid|Race|Warning|Program hit|and is|    at )' \
+                "$out/$name.log" | head -8 | sed 's/^/      /' | cut -c1-240
+    } > "$out/$name.line"
+    cat "$out/$name.line"
+    echo $status > "$out/$name.status"
+}
+
 start() { # waits for a place
     while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do
         wait -n
@@ -53,61 +87,15 @@ start() { # waits for a place
     one "$@" &
 }
 
-# The longest first.
-long="attention_bwd attention_fwd gemm grouped_gemm indexer_loss indexer_topk linear_ce_bwd"
-if [ $# -gt 0 ]; then
-    ops=("$@")
-else
-    mapfile -t ops < <(printf '%s\n' $long; $tools/gpu_ops --list | cut -d' ' -f1 | sort -u |
-        grep -vxF "$(printf '%s\n' $long)")
-fi
-case $mode in
-test)
-    for op in "${ops[@]}"; do
-        start "$op" $tools/gpu_ops --op "$op" --repeats 20 --noise --threads "$threads" --json "$out/$op.json"
-    done
-    if [ -x $tools/gpu_train ] && [ ${#ops[@]} -gt 1 ]; then
-        for model in tiny-a tiny-b tiny-c; do
-            start "train-f32-$model" $tools/gpu_train fixtures/$model-f32/config.json f32 50
-            start "train-bf16-$model" $tools/gpu_train fixtures/$model-f32/config.json bf16 50
-        done
-        BIN=$root/bin TOOLS=$tools start resume tests/gpu/resume.sh
-    fi
-    ;;
-sanitize)
-    for op in "${ops[@]}"; do
-        for tool in memcheck racecheck; do
-            start "$tool-$op" compute-sanitizer --tool $tool --error-exitcode 99 --print-limit 5 \
-                $tools/gpu_ops --op "$op" --small --repeats 1
-        done
-    done
-    ;;
-*)
-    sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
-    exit 2
-    ;;
-esac
-wait
-
-failed=0
-for name in "${names[@]}"; do
-    status=$(cat "$out/$name.status")
-    last=$(grep -aE '^[0-9]+ passed' "$out/$name.log" | tail -1)
-    [ -n "$last" ] || last=$(tail -1 "$out/$name.log")
-    word=ok
-    [ "$status" -eq 0 ] || word=FAIL failed=$((failed + 1))
-    [ "$status" -eq 124 ] && last="longer than $LIMIT s"
-    printf '%-5s %-34s %7s s  %s\n' $word "$name" "$(cat "$out/$name.seconds")" "$last"
-    [ "$status" -eq 0 ] || grep -aE '^FAIL|^=+ (Error|ERROR|Invalid|Race)' "$out/$name.log" | head -8 | sed 's/^/      /'
-done | tee "$out/results.txt"
-failed=$(grep -c '^FAIL' "$out/results.txt")
-{
-    printf '{"mode": "%s", "gpu": "%s", "failed": %d, "runs": [' "$mode" \
-        "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | head -1)" "$failed"
-    comma=
+json() {
+    local comma='' name
+    printf '{"mode": "%s", "gpu": "%s", "seconds": %s, "failed": %d, "runs": [' "$mode" \
+        "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | head -1)" \
+        "$seconds" "$failed"
     for name in "${names[@]}"; do
         printf '%s\n{"name": "%s", "status": %d, "seconds": %s, "cases": ' "$comma" "$name" \
-            "$(cat "$out/$name.status")" "$(cat "$out/$name.seconds")"
+            "$(cat "$out/$name.status" 2> /dev/null || echo 143)" \
+            "$(cat "$out/$name.seconds" 2> /dev/null || echo null)"
         if [ -s "$out/$name.json" ] && [ "$(tail -c 2 "$out/$name.json")" = '}' ]; then
             cat "$out/$name.json"
         else
@@ -117,6 +105,99 @@ failed=$(grep -c '^FAIL' "$out/results.txt")
         comma=,
     done
     printf '\n]}\n'
-} > "$out/results.json"
-echo "${#names[@]} runs, $failed failed (${out}/results.txt, results.json)"
-[ "$failed" -eq 0 ]
+}
+
+finish() {
+    local ended=0 name passed
+    trap - EXIT TERM INT
+    for name in "${names[@]}"; do
+        [ -e "$out/$name.status" ] && ended=$((ended + 1)) && cat "$out/$name.line"
+    done > "$out/results.txt"
+    failed=$(grep -c '^FAIL' "$out/results.txt")
+    seconds=$(since "$began")
+    passed=$(grep -aoE ' [0-9]+ passed' "$out/results.txt" | awk '{ n += $1 } END { print n + 0 }')
+    json > "$out/results.json"
+    echo "gpu-$mode: ${#names[@]} runs, $failed failed, $((${#names[@]} - ended)) interrupted;" \
+        "$passed cases passed; $seconds s ($out/results.txt, results.json)" | tee -a "$out/results.txt"
+    # shellcheck disable=SC2046 # one process an argument
+    [ $ended -eq ${#names[@]} ] || kill $(jobs -p) 2> /dev/null
+    [ "$failed" -eq 0 ] && [ $ended -eq ${#names[@]} ] && [ $ended -gt 0 ]
+    exit
+}
+trap finish EXIT TERM INT
+
+# The longest first: those of many cases.
+long="gemm grouped_gemm indexer_topk attention_bwd linear_ce_bwd router_fwd attention_fwd indexer_loss
+    moe_combine_fwd moe_gather_bwd rmsnorm_bwd muon newton_schulz"
+all=false
+if [ $# -gt 0 ]; then
+    ops=("$@")
+else
+    all=true
+    # shellcheck disable=SC2086 # words
+    mapfile -t ops < <(printf '%s\n' $long
+        $tools/gpu_ops --list | cut -d' ' -f1 | sort -u | grep -vxF "$(printf '%s\n' $long)")
+fi
+
+# Other paths of an operation: what a GPU of another kind, or an environment variable, chooses.
+other() {
+    [ "$mode" = sanitize ] || case $1 in
+    attention_fwd | attention_bwd) echo GLM_CUDA_ATTENTION=cudnn ;;
+    esac
+    case $1 in
+    attention_fwd) echo GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
+    attention_bwd) echo GLM_CUDA_ATTENTION=lean GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
+    grouped_gemm) echo GLM_CUDA_GROUPED=wgmma GLM_CUDA_GROUPED=mma GLM_CUDA_GROUPED=plain ;;
+    esac
+}
+
+case $mode in
+test)
+    # Beside each other processes of the CPU's backend share what there is, a thread more than they need.
+    threads=$((2 * $(nproc) / JOBS))
+    [ $threads -gt 1 ] || threads=2
+    words=(--backend "$BACKEND" --threads "$threads" --lock "$out/gpu.lock")
+    noise=(--noise)
+    [ "$BACKEND" = cuda ] || noise=()
+    for op in "${ops[@]}"; do
+        start "$op" $tools/gpu_ops --op "$op" "${words[@]}" --repeats 20 "${noise[@]}" --json "$out/$op.json"
+        for path in $(other "$op"); do
+            start "$op.${path#*=}" env "$path" $tools/gpu_ops --op "$op" "${words[@]}" --repeats 4
+        done
+        if [ "$op" != grouped_gemm ] || ! $all || [ ! -x $tools/gpu_train ]; then
+            continue
+        fi
+        for model in tiny-a tiny-b tiny-c; do
+            for type in f32 bf16; do
+                start "train-$type-$model" $tools/gpu_train fixtures/$model-f32/config.json $type 50
+                start "free-$type-$model" $tools/gpu_train fixtures/$model-f32/config.json $type 50 --free
+            done
+        done
+        BIN=$root/bin TOOLS=$tools start resume tests/gpu/resume.sh
+    done
+    ;;
+sanitize)
+    PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/bin
+    command -v compute-sanitizer > /dev/null ||
+        die "compute-sanitizer is not there: it comes with CUDA's toolkit, in its folder bin"
+    # Our kernels alone, all of them named k_...: cuBLASLt's are not ours to check.
+    filter=--kernel-name
+    compute-sanitizer --help | grep -q -e "$filter" || filter=--kernel-regex
+    for op in "${ops[@]}"; do
+        for tool in racecheck memcheck; do
+            words=(compute-sanitizer --tool "$tool" "$filter" kns=k_ --error-exitcode 99 --print-limit 5
+                "$tools/gpu_ops" --backend "$BACKEND" --op "$op" --small --repeats 1 --threads 1)
+            start "$tool-$op" "${words[@]}"
+            for path in $(other "$op"); do
+                start "$tool-$op.${path#*=}" env "$path" "${words[@]}"
+            done
+            # Symmetric products in bands come with as many matrices as a GPU is wide.
+            [ "$op" != newton_schulz ] ||
+                start "$tool-$op.bands" "${words[@]/--small/--case=50 of}"
+        done
+    done
+    ;;
+esac
+while [ "$(jobs -rp | wc -l)" -gt 0 ]; do
+    wait -n
+done
