@@ -79,6 +79,7 @@ int verify_numerics(int argc, char **argv)
     const struct opt opts[] = {
         OPT_FLAG("replay", &o.replay, "use the recorded index and expert sets"),
         OPT_CHOICE("dtype", "f32|f64|bf16", &dtype, "compute in this type (default f32)"),
+        OPT_CHOICE("device", "cpu|cuda", &o.device, "compute there (default cpu)"),
         OPT_FLAG("absorbed", &o.absorbed, "attend over latent keys, not expanded heads"),
         OPT_COMMON(&common),
         OPT_END,

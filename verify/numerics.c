@@ -181,17 +181,84 @@ static int take_sets(struct numerics *r, const int32_t **index, const int32_t **
     return GLM_OK;
 }
 
-/* ---- a run ------------------------------------------------------------------------------------ */
+/* ---- where the model runs --------------------------------------------------------------------- */
 
-static void zero_gradients(const struct numerics *r)
+struct home numerics_home(const struct numerics *r)
 {
-    const size_t width = r->o->dtype == GLM_F64 ? sizeof(double) : sizeof(float);
+    return (struct home){.k = r->k, .stream = r->stream};
+}
+
+static size_t gradient_bytes(const struct numerics *r, int64_t i)
+{
+    return (size_t)numerics_elements(&r->table->entries[i])
+        * (r->o->dtype == GLM_F64 ? sizeof(double) : sizeof(float));
+}
+
+static size_t weight_bytes(const struct numerics *r, int64_t i)
+{
+    const struct table_entry *const e = &r->table->entries[i];
+
+    return (size_t)numerics_elements(e)
+        * glm_dtype_size(e->optimizer == OPT_ROUTER_BIAS ? GLM_F32 : r->o->dtype);
+}
+
+static void leave(struct numerics *r)
+{
+    for (int64_t i = 0; r->there != NULL && !r->k->host && i < r->table->count; i++) {
+        r->k->release((void *)(uintptr_t)r->there[i].w);
+        r->k->release(r->there[i].dw);
+    }
+    free(r->there);
+    r->there = NULL;
+}
+
+/* Weights, and room for gradients, in the device's memory. */
+static int settle(struct numerics *r)
+{
+    const int64_t count = r->table->count;
+
+    r->there = calloc((size_t)count + 1, sizeof *r->there);
+    if (r->there == NULL)
+        return glm_fail(r->err, GLM_ENOMEM, "no memory for %" PRId64 " tensors", count);
+    if (r->k->host)
+        memcpy(r->there, r->params, (size_t)count * sizeof *r->there);
+    for (int64_t i = 0; i < count && !r->k->host; i++) {
+        const size_t bytes = weight_bytes(r, i);
+        void *const w = r->k->alloc(bytes, r->err);
+        r->there[i].w = w;
+        if (w == NULL
+            || r->k->to_device(w, r->params[i].w, bytes, r->stream, r->err) != GLM_OK)
+            return r->err->code;
+        if (r->params[i].dw != NULL
+            && (r->there[i].dw = r->k->alloc(gradient_bytes(r, i), r->err)) == NULL)
+            return r->err->code;
+    }
+    return r->err->code;
+}
+
+static int zero_gradients(const struct numerics *r)
+{
+    const struct home home = numerics_home(r);
 
     for (int64_t i = 0; i < r->table->count; i++)
-        if (r->params[i].dw != NULL)
-            memset(r->params[i].dw, 0,
-                (size_t)numerics_elements(&r->table->entries[i]) * width);
+        if (r->there[i].dw != NULL
+            && home_zero(&home, r->there[i].dw, gradient_bytes(r, i), r->err) != GLM_OK)
+            break;
+    return r->err->code;
 }
+
+static int fetch_gradients(const struct numerics *r)
+{
+    for (int64_t i = 0; i < r->table->count && !r->k->host; i++)
+        if (r->there[i].dw != NULL
+            && r->k->to_host(r->params[i].dw, r->there[i].dw, gradient_bytes(r, i),
+                   r->stream, r->err)
+                != GLM_OK)
+            break;
+    return r->err->code;
+}
+
+/* ---- a run ------------------------------------------------------------------------------------ */
 
 static int forward(struct numerics *r)
 {
@@ -209,16 +276,18 @@ static int forward(struct numerics *r)
 
 static int steps(struct numerics *r)
 {
+    const bool low = r->o->dtype == GLM_BF16;
+
     if (forward(r) != GLM_OK || (!r->replay && numerics_sets(r) != GLM_OK)
-        || numerics_logits(r) != GLM_OK || r->o->dtype == GLM_BF16)
+        || numerics_logits(r) != GLM_OK || (low && (!r->report->whole || r->o->choose)))
         return r->err->code;
     const struct model_losses *const l = model_losses(r->m);
     const struct model_scale scale = {
         .lm = l->lm_count > 0 ? 1.0 / (double)l->lm_count : 0,
         .mtp = l->mtp_count > 0 ? 1.0 / (double)l->mtp_count : 0,
         .indexer = 1.0 / (double)r->batch.tokens};
-    zero_gradients(r);
-    if (model_backward(r->m, &scale, r->err) == GLM_OK && numerics_losses(r) == GLM_OK)
+    if (zero_gradients(r) == GLM_OK && model_backward(r->m, &scale, r->err) == GLM_OK
+        && (low || numerics_losses(r) == GLM_OK) && fetch_gradients(r) == GLM_OK)
         numerics_gradients(r);
     return r->err->code;
 }
@@ -239,8 +308,7 @@ static int run(struct numerics *r, const char *reference, bool both)
 
     r->reference = reference;
     r->both = both;
-    if (model_new(&r->m, r->table, r->params, &o, kernels_find("cpu"), r->stream, r->err)
-        == GLM_OK)
+    if (model_new(&r->m, r->table, r->there, &o, r->k, r->stream, r->err) == GLM_OK)
         steps(r);
     model_free(r->m);
     r->m = NULL;
@@ -290,15 +358,19 @@ int numerics_compare(struct numerics_report *report, const struct golden *g,
         && table->config.num_mtp_layers < 1)
         return glm_fail(err, GLM_EUSAGE,
             "has numbers of an MTP layer, which the checkpoint does not hold");
-    if ((r.stream = kernels_find("cpu")->stream_new(o->threads, err)) == NULL)
+    if ((r.k = kernels_open(o->device != NULL ? o->device : "cpu", err)) == NULL
+        || (r.stream = r.k->stream_new(o->threads, err)) == NULL)
         return err->code;
-    if (low)
+    if (settle(&r) != GLM_OK)
+        glm_within(err, "%s", r.k->name);
+    else if (low)
         run(&r, "transformers bf16", false);
     else if (o->reference != NUMERICS_FLOAT64)
         run(&r, "transformers", false);
     if (err->code == GLM_OK && !low && both && o->reference != NUMERICS_TRANSFORMERS)
         run(&r, "float64", true);
-    kernels_find("cpu")->stream_free(r.stream);
+    leave(&r);
+    r.k->stream_free(r.stream);
     return err->code == GLM_OK ? verdict(report, err) : (int)err->code;
 }
 

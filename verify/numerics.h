@@ -4,7 +4,7 @@
  * "transformers" are the sets, logits, cross-entropy and its gradients in float32; "float64" is an
  * independent reference with MTP and the indexer's loss on (logits and cross-entropy do not change
  * with them and stay transformers'); "transformers bf16" the logits of a bfloat16 run with the sets
- * it chose. Each quantity is one row with its worst difference, the bound on it, and where that
+ * it chose, and its gradients where the file is whole. Each quantity is one row with its worst difference, the bound on it, and where that
  * difference is. NaN is beyond any bound. */
 #ifndef VERIFY_NUMERICS_H
 #define VERIFY_NUMERICS_H
@@ -25,6 +25,7 @@ struct numerics_options {
     bool choose; /* not even there: for who wants to know what near ties do to BF16 */
     bool absorbed;
     int threads;
+    const char *device; /* a backend's name; NULL: cpu */
 };
 
 /* Quantities, in the order of the model: the first beyond its bound is where to look. */
@@ -69,7 +70,8 @@ const char *numerics_name(enum numerics_quantity q);
 int numerics_run(struct numerics_report *report, const char *ckpt,
     const struct numerics_options *o, struct glm_error *err);
 
-/* A model in memory; params as model_new takes them, of type o->dtype. Gradients are overwritten. */
+/* A model in memory; params as model_new takes them, of type o->dtype, in the
+ * host's memory whatever the device is. Gradients are overwritten. */
 struct golden;
 int numerics_compare(struct numerics_report *report, const struct golden *g,
     const struct table *table, const struct model_param *params,

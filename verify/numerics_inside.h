@@ -9,8 +9,10 @@ struct numerics {
     const struct numerics_options *o;
     const struct golden *g;
     const struct table *table;
-    const struct model_param *params;
+    const struct model_param *params; /* the host's */
+    const struct kernels *k;
     glm_stream stream;
+    struct model_param *there; /* where the model runs; the host's own on the host */
     struct model *m;
     struct model_batch batch;
     const char *reference; /* of the run */
@@ -22,6 +24,7 @@ struct numerics {
 
 int numerics_missing(const struct numerics *r, const char *array);
 int64_t numerics_elements(const struct table_entry *e);
+struct home numerics_home(const struct numerics *r);
 
 /* Each adds rows. After forward: */
 int numerics_sets(struct numerics *r);

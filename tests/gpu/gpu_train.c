@@ -1,16 +1,19 @@
-/* gpu_train CONFIG f32|bf16 STEPS [--free] [--adam] [--lr X]: a tiny model trained on the CPU and on the
- * GPU side by side, from the same weights on the same batches.
+/* gpu_train CONFIG f32|bf16 STEPS [--free] [--adam] [--lr X] [--lock FILE]: a tiny model trained on the
+ * CPU and on the GPU side by side, from the same weights on the same batches. With --lock it has the
+ * GPU in turns with other programs.
  *
  * The GPU is given the CPU's key sets and experts of each step (--free: chooses itself, and the first
  * step with another set is reported). Losses must agree at every step, F32 to 1e-5, BF16 to 1e-2
  * (learning rate 2e-4: a high one makes any rounding grow from step to step); with --free they need only
  * agree until a set differs. Then the GPU's run is repeated: every loss, norm, weight and moment must
  * have the same bits (rung R0). */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 
 #include "tests/support/tinymodel.h"
 #include "tests/support/tmpdir.h"
@@ -25,6 +28,14 @@ struct side {
     struct optimizer *optimizer;
     struct model *model;
 };
+
+static int lock = -1; /* who uses the GPU holds it */
+
+static void turn(bool ours)
+{
+    if (lock >= 0)
+        flock(lock, ours ? LOCK_EX : LOCK_UN);
+}
 
 static void must(const struct glm_error *err)
 {
@@ -161,7 +172,8 @@ int main(int argc, char **argv)
 
     if (argc < 4) {
         fprintf(stderr,
-            "usage: gpu_train CONFIG f32|bf16 STEPS [--free] [--adam] [--lr X]\n");
+            "usage: gpu_train CONFIG f32|bf16 STEPS [--free] [--adam] [--lr X] "
+            "[--lock FILE]\n");
         return 2;
     }
     const enum glm_dtype dtype = argv[2][0] == 'b' ? GLM_BF16 : GLM_F32;
@@ -174,6 +186,8 @@ int main(int argc, char **argv)
         adam = adam || strcmp(argv[i], "--adam") == 0;
         if (strcmp(argv[i], "--lr") == 0 && i + 1 < argc)
             lr = atof(argv[i + 1]);
+        if (strcmp(argv[i], "--lock") == 0 && i + 1 < argc)
+            lock = open(argv[i + 1], O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     }
     char *text = tmpdir_read(argv[1], &size);
     config_parse(&config, argv[1], text, size, &err);
@@ -215,6 +229,7 @@ int main(int argc, char **argv)
         }
         const struct model_replay replay = {.index = s.index, .expert = s.expert};
         const struct model_replay *const given = choose ? NULL : &replay;
+        turn(true);
         const double got = forward(&gpu, in, given), twice = forward(&again, in, given);
         for (int64_t l = 0; l < layers && first_step == 0; l++) {
             first_differ =
@@ -223,11 +238,14 @@ int main(int argc, char **argv)
             if (first_differ > 0)
                 first_step = i + 1;
         }
+        turn(false);
         const double d = fabs(got - want) / fabs(want);
         worst = d > worst ? d : worst;
         const double a = backward_and_update(&cpu, layers, lr);
+        turn(true);
         const double g = backward_and_update(&gpu, layers, lr),
                      g2 = backward_and_update(&again, layers, lr);
+        turn(false);
         const bool held = first_step == 0 || !choose; /* to the limit */
         if (i < 3 || i + 1 == steps || (held && !(d <= limit)))
             printf("step %d: loss %.9g on the CPU, %.9g on the GPU (%.2g); norm %.6g, "

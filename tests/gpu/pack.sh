@@ -7,7 +7,7 @@ to=${1:-build/gpu}
 from=build/release
 rm -rf "$to"
 mkdir -p "$to/bin" "$to/tools" "$to/lib" "$to/deps" || exit 1
-for f in "$from"/bin/glm-* "$from"/tools/gpu_* "$from"/tools/tiny "$from"/tools/losscurve "$from"/lib/*.so; do
+for f in "$from"/bin/glm-* "$from"/tools/gpu_* "$from"/tools/tiny "$from"/tools/parity "$from"/tools/losscurve "$from"/lib/*.so; do
     [ -f "$f" ] || continue
     folder=$(basename "$(dirname "$f")")
     strip -g -o "$to/$folder/$(basename "$f")" "$f" || exit 1

@@ -4,15 +4,16 @@
 #
 #   test      gpu_ops of each operation: 20 runs with the same bits beside a noise kernel, and 4 on each
 #             other path; then the tiny models on CPU and GPU side by side (gpu_train), with the same
-#             sets and with free choice, and a run with restarts (resume.sh)
+#             sets and with free choice; a run with restarts (resume.sh); transformers on the same card
+#             (parity.sh)
 #   sanitize  compute-sanitizer's memcheck and racecheck over gpu_ops --small, all paths
 #
 # Programs are those of build/gpu (make gpu-pack) or else of build/release. Results: a line a run as it
 # ends, then one with the counts; in build/gpu-results/MODE a log of each run, results.txt (what the
 # screen has) and results.json, also when it is interrupted. Status 0 if nothing failed.
 #
-# JOBS runs at a time (one a processor), LIMIT seconds each (240). Runs of gpu_ops side by side have the
-# GPU in turns (--lock): what they share is the processors, for the reference. BACKEND=emulated or cpu
+# JOBS runs at a time (one a processor), LIMIT seconds each (240). Runs side by side have the GPU in
+# turns (--lock): what they share is the processors, for the reference. BACKEND=emulated or cpu
 # tries this script without a GPU.
 cd "$(dirname "$0")/../.." || exit 1
 mode=${1:-test}
@@ -24,7 +25,7 @@ tools=$root/tools
 out=build/gpu-results/$mode
 
 usage() {
-    sed -n '2,18s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,19s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 die() {
@@ -169,11 +170,13 @@ test)
         fi
         for model in tiny-a tiny-b tiny-c; do
             for type in f32 bf16; do
-                start "train-$type-$model" $tools/gpu_train fixtures/$model-f32/config.json $type 50
-                start "free-$type-$model" $tools/gpu_train fixtures/$model-f32/config.json $type 50 --free
+                train=("$tools/gpu_train" "fixtures/$model-f32/config.json" "$type" 50 --lock "$out/gpu.lock")
+                start "train-$type-$model" "${train[@]}"
+                start "free-$type-$model" "${train[@]}" --free
             done
         done
         BIN=$root/bin TOOLS=$tools start resume tests/gpu/resume.sh
+        TOOLS=$tools start parity tests/gpu/parity.sh "$out"
     done
     ;;
 sanitize)

@@ -27,6 +27,8 @@ static void take(struct parity *out, const struct numerics_row *w)
         out->expert_wrong = (int64_t)w->worst;
     if (w->quantity == NUMERICS_LOGITS_COSINE)
         out->bf16_cosine = 1 - w->worst;
+    if (w->quantity == NUMERICS_GRADIENT_COSINE)
+        out->bf16_gradient = w->worst;
     if (w->quantity == NUMERICS_INDEXER_GRADIENT)
         out->indexer_still = w->compared > 0 && w->worst == 0;
     if (w->quantity == NUMERICS_GRADIENT) {
@@ -43,7 +45,8 @@ int parity_run(struct parity *out, const char *path, const struct parity_options
         .reference = o->both ? NUMERICS_FLOAT64 : NUMERICS_TRANSFORMERS,
         .absorbed = o->absorbed,
         .choose = o->choose,
-        .threads = o->threads};
+        .threads = o->threads,
+        .device = o->device};
     struct numerics_report report;
     struct golden *g = NULL;
     int64_t n = 0;
@@ -59,8 +62,10 @@ int parity_run(struct parity *out, const char *path, const struct parity_options
         struct tinymodel *const t =
             tinymodel_new(config, (uint32_t)seed[0], seed[1] != 0, o->dtype, !o->both);
         numerics_compare(&report, g, t->table, t->params, &options, err);
-        if (err->code == GLM_EMISMATCH) /* the caller has its own bounds */
+        if (err->code == GLM_EMISMATCH) { /* the caller may have its own bounds */
+            snprintf(out->beyond, sizeof out->beyond, "%.255s", err->text);
             glm_error_clear(err);
+        }
         for (int i = 0; err->code == GLM_OK && i < report.count; i++)
             take(out, &report.rows[i]);
         out->whole = report.whole;

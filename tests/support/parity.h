@@ -16,6 +16,7 @@ struct parity_options {
     enum glm_dtype dtype; /* F32, F64; BF16: only bf16_cosine and the sets are set */
     bool choose;          /* BF16: with sets of its own instead of transformers' */
     int threads;
+    const char *device; /* NULL: cpu */
 };
 
 struct parity {
@@ -26,8 +27,10 @@ struct parity {
     /* the worst tensor's: 1 - cosine, max|d| / max|ref|, norm, sum over what the norm allows */
     double cosine, gradient, norm, sum;
     char worst[PARITY_NAME]; /* by gradient */
-    bool indexer_still;      /* without its loss, the indexer's gradients are exactly 0 */
-    double bf16_cosine;      /* of the logits with those of transformers in bfloat16 */
+    char beyond[256];     /* the first quantity that is beyond its bound; empty: none */
+    bool indexer_still;   /* without its loss, the indexer's gradients are exactly 0 */
+    double bf16_gradient; /* the worst tensor's 1 - cosine, of a whole file */
+    double bf16_cosine;   /* of the logits with those of transformers in bfloat16 */
 };
 
 /* Aborts where the model cannot run; GLM_EFORMAT for a golden file that lacks an array. */
