@@ -75,7 +75,7 @@ static size_t take_body(
     return n;
 }
 
-/* A question to the API: the whole answer, zero-terminated; malloc'd. */
+/* A question to the API: the whole answer, malloc'd. */
 static int ask(struct hub *h, const char *what, const char *url, struct hubhead *head,
     struct body *b, struct glm_error *err)
 {
@@ -267,12 +267,13 @@ static int fetch_whole(
     char hex[HUBSUM_HEX];
     for (int attempt = 0; attempt < 2; attempt++) {
         *b = (struct body){.limit = (size_t)f->listed->size};
-        if (fetch(h, f, 0, f->listed->size, b, err) != GLM_OK)
-            break;
-        if (is_listed(f, b->data, b->size, hex))
+        const bool came = fetch(h, f, 0, f->listed->size, b, err) == GLM_OK;
+        if (came && is_listed(f, b->data, b->size, hex))
             return GLM_OK;
         free(b->data);
         *b = (struct body){0};
+        if (!came)
+            return (int)err->code;
     }
     return glm_fail(err, GLM_EIO,
         "%s: twice its bytes have the digest %s, the hub lists %s: what comes is not "

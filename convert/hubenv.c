@@ -199,6 +199,8 @@ static int read_token(struct hubenv *e, const char *home, struct glm_error *err)
         char *copy = strndup(text, size);
         if (copy == NULL)
             glm_fail(err, GLM_ENOMEM, "no memory for the token");
+        else if (strlen(copy) < size)
+            glm_fail(err, GLM_EUSAGE, "%s: a NUL byte is in it; no token has one", path);
         else
             take_token(e, path, copy, err);
         if (copy != NULL)

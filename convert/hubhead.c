@@ -14,7 +14,7 @@ void hubhead_begin(struct hubhead *h)
 {
     memset(h, 0, sizeof *h);
     h->total = UINT64_MAX;
-    h->wait_s = h->wait_date = -1;
+    h->wait_s = h->wait_date = h->date = -1;
 }
 
 /* Digits only, and what they say fits; *p moves behind them. */
@@ -141,20 +141,41 @@ static void take_ratelimit(struct hubhead *h, const char *v, const char *end)
         h->wait_s = (int64_t)wait + 1;
 }
 
+static int64_t http_date(const char *v, const char *end)
+{
+    char text[64];
+    struct tm when = {0};
+    copy(text, sizeof text, v, end);
+    const char *stop = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &when);
+    return stop != NULL && *stop == '\0' ? (int64_t)timegm(&when) : -1;
+}
+
 static void take_retry(struct hubhead *h, const char *v, const char *end)
 {
     uint64_t n;
-    char text[64];
-    struct tm when = {0};
     if (whole_number(v, end, &n)) {
         if (n < 86400 * 365 && h->wait_s < 0)
             h->wait_s = (int64_t)n;
         return;
     }
-    copy(text, sizeof text, v, end);
-    const char *stop = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &when);
-    if (stop != NULL && *stop == '\0')
-        h->wait_date = (int64_t)timegm(&when);
+    h->wait_date = http_date(v, end);
+}
+
+/* An address that does not fit is none that could be left out: a list would seem to end. */
+static void take_address(
+    struct hubhead *h, char out[HUBHEAD_URL], const char *v, const char *end)
+{
+    if (end - v >= HUBHEAD_URL)
+        h->trouble = "an address of more than 8 KiB";
+    else
+        copy(out, HUBHEAD_URL, v, end);
+}
+
+static bool is_next(const char *p, const char *end)
+{
+    return (end - p >= 10 && strncasecmp(p, "rel=\"next\"", 10) == 0)
+        || (end - p >= 8 && strncasecmp(p, "rel=next", 8) == 0
+            && (end - p == 8 || strchr(" \t;,", p[8]) != NULL));
 }
 
 /* Link: <url>; rel="next", <url>; rel="other" */
@@ -168,8 +189,8 @@ static void take_link(struct hubhead *h, const char *v, const char *end)
         const char *stop = memchr(close, '<', (size_t)(end - close));
         stop = stop ? stop : end;
         for (const char *p = close + 1; p < stop; p++)
-            if (stop - p >= 10 && strncasecmp(p, "rel=\"next\"", 10) == 0)
-                copy(h->next, sizeof h->next, open + 1, close);
+            if (is_next(p, stop))
+                take_address(h, h->next, open + 1, close);
         v = stop;
     }
 }
@@ -187,7 +208,7 @@ static void take_field(
 #define IS(text) (n == sizeof(text) - 1 && strncasecmp(name, text, n) == 0)
     uint64_t size;
     if (IS("location")) {
-        copy(h->location, sizeof h->location, v, end);
+        take_address(h, h->location, v, end);
     } else if (IS("etag")) {
         take_etag(h->etag, v, end);
     } else if (IS("x-linked-etag")) {
@@ -207,6 +228,8 @@ static void take_field(
         h->html = end - v >= 9 && strncasecmp(v, "text/html", 9) == 0;
     } else if (IS("x-repo-commit")) {
         take_commit(h, v, end);
+    } else if (IS("date")) {
+        h->date = http_date(v, end);
     } else if (IS("retry-after")) {
         take_retry(h, v, end);
     } else if (IS("ratelimit")) {

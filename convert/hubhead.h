@@ -22,6 +22,7 @@ struct hubhead {
     char error_code[64], error_message[256];
     int64_t wait_s;    /* Retry-After or RateLimit: seconds to wait; -1: not said */
     int64_t wait_date; /* Retry-After as a date: seconds since 1970; -1: not said */
+    int64_t date;      /* the server's clock, the same way */
 };
 
 void hubhead_begin(struct hubhead *h);

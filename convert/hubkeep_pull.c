@@ -24,8 +24,8 @@ struct pull {
     unsigned char *buffer[2];
     size_t size, used[2];
     bool full[2];
-    int in; /* the buffer that is filled */
-    bool ended;
+    int in;             /* the buffer that is filled */
+    bool ended, broken; /* broken: nobody wants the rest */
     struct glm_error err;
 };
 
@@ -54,8 +54,12 @@ static size_t pull_data(
     struct pull *p = ctx;
     size_t used = 0;
     (void)offset;
-    (void)err;
     pthread_mutex_lock(&p->lock);
+    if (p->broken) {
+        pthread_mutex_unlock(&p->lock);
+        glm_fail(err, GLM_ESTOPPED, "stopped: what came could not be written");
+        return HUBNET_ABORT;
+    }
     while (used < n && !p->full[p->in]) {
         const int i = p->in;
         const size_t room = p->size - p->used[i], k = n - used < room ? n - used : room;
@@ -146,6 +150,7 @@ static int drain(struct part *t, struct pull *p, struct glm_error *err)
         pthread_mutex_lock(&p->lock);
         p->used[out] = 0;
         p->full[out] = false;
+        p->broken = err->code != GLM_OK;
         pthread_mutex_unlock(&p->lock);
         hubnet_wake(hub_net(t->k->o.hub));
     }

@@ -66,6 +66,7 @@ static bool deliver(struct transfer *t, const char *p, size_t n)
                 left = (size_t)(t->at - t->body_at);
             t->body_at += left;
             t->taken += left;
+            t->net->tokens -= (double)left;
             continue;
         }
         if (left > t->get.to - t->at)
@@ -169,6 +170,8 @@ static bool set_up(struct transfer *t)
         && SET(CURLOPT_NOSIGNAL, 1L)
         && SET(CURLOPT_PROTOCOLS_STR, env->loopback ? "http,https" : "https")
         && SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1)
+        /* What a proxy says to CONNECT comes unencrypted: nothing in it is the hub's word. */
+        && SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L)
         && SET(CURLOPT_USERAGENT, "glm-import/" GLM_VERSION)
         && SET(CURLOPT_ACCEPT_ENCODING, "identity") && SET(CURLOPT_BUFFERSIZE, 512L << 10)
         && SET(CURLOPT_FOLLOWLOCATION, 0L) && SET(CURLOPT_TCP_KEEPALIVE, 1L)
@@ -432,13 +435,20 @@ static void unpause(struct hubnet *net)
     const bool woken = atomic_exchange(&net->woken, false);
     if (!woken && net->o.limit_rate == 0)
         return;
-    for (struct transfer *t = net->active; t != NULL; t = t->next)
-        if (t->paused && rate_allows(net)
-            && (t->get.ready == NULL || t->get.ready(t->get.ctx))) {
-            t->paused = false;
-            t->heard_ns = hubnet_now();
-            curl_easy_pause(t->easy, CURLPAUSE_CONT);
-        }
+    for (struct transfer *t = net->active, *next; t != NULL; t = next) {
+        next = t->next;
+        if (!t->paused || !rate_allows(net)
+            || (t->get.ready != NULL && !t->get.ready(t->get.ctx)))
+            continue;
+        t->paused = false;
+        t->heard_ns = hubnet_now();
+        const CURLcode rc = curl_easy_pause(t->easy, CURLPAUSE_CONT);
+        if (rc == CURLE_OK)
+            continue;
+        /* What had waited was refused, or was enough; curl goes on as if nothing had happened. */
+        unlist(&net->active, t);
+        hop_ended(t, rc);
+    }
 }
 
 static void read_ends(struct hubnet *net)
@@ -463,6 +473,10 @@ static void give_up_stalled(struct hubnet *net)
             continue;
         unlist(&net->active, t);
         glm_error_clear(&t->cause);
+        if (t->enough) { /* of an answer that is longer than what was asked for */
+            finish(t);
+            continue;
+        }
         glm_fail(&t->cause, GLM_EIO, "%s: nothing came for %d s at byte %" PRIu64,
             t->get.what, net->o.stall_s, t->at);
         try_again(t);

@@ -35,6 +35,8 @@ static void GLM_PRINTF(4, 5)
 
 void hubnet_scrub(const struct hubnet *net, char *text)
 {
+    for (char *p = text; *p != '\0'; p++) /* addresses may hold any byte */
+        *p = *p >= 0x20 && *p < 0x7f ? *p : '?';
     const char *token = net->o.env->token;
     const size_t n = token != NULL ? strlen(token) : 0;
     for (char *p = text; n > 0 && (p = strstr(p, token)) != NULL; p += n)
@@ -45,9 +47,9 @@ double hubnet_asked_wait(const struct transfer *t)
 {
     if (t->head.wait_s >= 0)
         return (double)t->head.wait_s;
-    if (t->head.wait_date >= 0) {
-        const double s = difftime((time_t)t->head.wait_date, time(NULL));
-        return s > 0 ? s : 0;
+    if (t->head.wait_date >= 0) { /* by the server's clock, where it tells it */
+        const int64_t now = t->head.date >= 0 ? t->head.date : (int64_t)time(NULL);
+        return t->head.wait_date > now ? (double)(t->head.wait_date - now) : 0;
     }
     return -1;
 }

@@ -59,7 +59,7 @@ uint64_t hubnet_now(void);
 void hubnet_judge(struct transfer *t);
 /* Seconds that a failed answer asks to wait, -1 if it says nothing. */
 double hubnet_asked_wait(const struct transfer *t);
-/* Replaces the token in text, should a server have sent it back. */
+/* Makes what a server sent fit for a sentence: printable, and without the token. */
 void hubnet_scrub(const struct hubnet *net, char *text);
 
 #endif

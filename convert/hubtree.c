@@ -1,7 +1,7 @@
 /* The hub's lists, with every name and number checked before anything rests on it.
  *
- * Memory is bounded by the size of a page (HUBTREE_PAGE) and the number of files (HUBTREE_FILES);
- * depth by the JSON library's own limit. */
+ * Memory is bounded by the size of a page (HUBTREE_PAGE), the number of files (HUBTREE_FILES) and
+ * the length of all names (HUBTREE_PATHS); depth by the JSON library's own limit. */
 #include "convert/hubtree.h"
 
 #include <inttypes.h>
@@ -71,6 +71,12 @@ static int take_entry(struct hubtree *t, const char *what, int64_t number,
     if (t->count >= HUBTREE_FILES)
         return glm_fail(
             err, GLM_EFORMAT, "%s: more than %d files: not a model", what, HUBTREE_FILES);
+    const size_t length = json_string_length(path);
+    t->path_bytes += length;
+    if (t->path_bytes > HUBTREE_PATHS)
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: the names in the list of files are over the limit of %d bytes", what,
+            HUBTREE_PATHS);
     if (t->count == t->room) {
         const int64_t room = t->room * 2 + 64;
         struct hubtree_file *more = realloc(t->files, (size_t)room * sizeof *more);

@@ -7,7 +7,12 @@
 
 #include "kernels/base/error.h"
 
-enum { HUBTREE_PAGE = 4 << 20, HUBTREE_FILES = 100000, HUBTREE_COMMIT = 65 };
+enum {
+    HUBTREE_PAGE = 4 << 20,
+    HUBTREE_FILES = 100000,
+    HUBTREE_PATHS = 16 << 20,
+    HUBTREE_COMMIT = 65
+};
 
 struct hubtree_file {
     char *path; /* as the hub names it; slashes between folders */
@@ -18,6 +23,7 @@ struct hubtree_file {
 struct hubtree {
     struct hubtree_file *files;
     int64_t count, room;
+    size_t path_bytes;
 };
 
 /* Adds the files of one page; folders are left out. what: for sentences. */

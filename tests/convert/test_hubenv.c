@@ -138,6 +138,21 @@ Test(hubenv, refuses_a_token_that_could_become_a_header)
     hubenv_clear(&e);
 }
 
+Test(hubenv, takes_no_part_of_a_binary_file_for_a_token)
+{
+    char *dir = tmpdir_new();
+    struct hubenv e;
+    struct glm_error err = {0};
+    clear_environment();
+    tmpdir_write(tmpdir_path(dir, "token"), "hf_a\0bc\n", 8);
+    setenv("HF_TOKEN_PATH", tmpdir_path(dir, "token"), 1);
+    cr_assert_eq(hubenv_read(&e, &err), GLM_EUSAGE);
+    cr_assert_null(e.token);
+    cr_assert_null(strstr(err.text, "hf_a"), "%s", err.text);
+    hubenv_clear(&e);
+    tmpdir_remove(dir);
+}
+
 Test(hubenv, says_when_a_token_file_cannot_be_read)
 {
     char *dir = tmpdir_new();

@@ -96,6 +96,9 @@ Test(hubhead, knows_how_long_to_wait)
     cr_assert_eq(h.wait_s, -1);
     feed("HTTP/1.1 503 x\r\nRetry-After: 99999999999\r\n\r\n");
     cr_assert_eq(h.wait_s, -1, "three thousand years are nothing said");
+    feed("HTTP/1.1 503 x\r\nDate: Sun, 06 Nov 1994 08:49:30 GMT\r\n"
+         "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n");
+    cr_assert_eq(h.wait_date - h.date, 7, "by the server's own clock");
 }
 
 Test(hubhead, finds_the_next_page)
@@ -103,8 +106,28 @@ Test(hubhead, finds_the_next_page)
     feed("HTTP/1.1 200 OK\r\nLink: </a>; rel=\"xet-auth\", <https://x/b>; "
          "rel=\"next\"\r\n\r\n");
     cr_assert_str_eq(h.next, "https://x/b");
+    feed("HTTP/1.1 200 OK\r\nLink: </b>; rel=next\r\n\r\n");
+    cr_assert_str_eq(h.next, "/b", "quotes may be left out");
+    feed("HTTP/1.1 200 OK\r\nLink: </b>; rel=nextish\r\n\r\n");
+    cr_assert_str_eq(h.next, "");
     feed("HTTP/1.1 200 OK\r\nLink: </a>; rel=\"prev\"\r\n\r\n");
     cr_assert_str_eq(h.next, "");
+}
+
+Test(hubhead, takes_no_address_that_does_not_fit_for_none)
+{
+    static char line[HUBHEAD_URL + 64];
+    static const char *const forms[] = {"Location: %s", "Link: <%s>; rel=\"next\""};
+    char *address = calloc(1, HUBHEAD_URL + 1);
+    cr_assert_not_null(address);
+    memset(address, 'a', HUBHEAD_URL);
+    for (int i = 0; i < 2; i++) {
+        feed("HTTP/1.1 302 x\r\n");
+        snprintf(line, sizeof line, forms[i], address);
+        cr_assert(hubhead_line(&h, line, strlen(line)));
+        cr_assert_not_null(h.trouble, "%s", forms[i]);
+    }
+    free(address);
 }
 
 Test(hubhead, begins_anew_with_each_status_line)

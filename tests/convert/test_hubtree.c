@@ -1,5 +1,6 @@
 /* The hub's lists: what is taken, and each name and number that is not. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <criterion/criterion.h>
@@ -110,4 +111,24 @@ Test(hubtree, takes_only_a_commit_for_a_commit)
         cr_assert_eq(
             hubtree_commit("hub", bad[i], strlen(bad[i]), commit, &err), GLM_EFORMAT);
     }
+}
+
+Test(hubtree, bounds_the_names_before_it_looks_at_them)
+{
+    struct hubtree t = {0};
+    struct glm_error err = {0};
+    const size_t length = HUBTREE_PAGE - 100;
+    char *text = malloc(length + 100);
+    int pages = 0;
+    cr_assert_not_null(text);
+    strcpy(text, "[{\"size\":1,\"path\":\"");
+    const size_t at = strlen(text);
+    memset(text + at, 'x', length - at);
+    strcpy(text + length, "\"}]");
+    while (pages < 10 && hubtree_page(&t, "hub", text, strlen(text), &err) == GLM_OK)
+        pages++;
+    cr_assert_eq(err.code, GLM_EFORMAT);
+    cr_assert_eq(pages, HUBTREE_PATHS / HUBTREE_PAGE, "%d pages were kept", pages);
+    hubtree_clear(&t);
+    free(text);
 }

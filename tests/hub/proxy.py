@@ -1,7 +1,8 @@
 """A forward proxy on loopback, for tests of http_proxy, https_proxy and no_proxy.
 
 Plain requests with an absolute address are passed on, CONNECT is tunnelled; both are logged as
-(method, address, value of Proxy-Authorization or None, value of Authorization or None)."""
+(method, address, value of Proxy-Authorization or None, value of Authorization or None). With
+`refusal` (bytes) that is the answer to each CONNECT, and no tunnel is made."""
 import http.server
 import select
 import socket
@@ -41,6 +42,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_CONNECT(self):
         self.note()
         self.close_connection = True
+        if self.server.refusal:
+            self.wfile.write(self.server.refusal)
+            return
         host, _, port = self.path.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=30) as s:
             self.send_response(200)
@@ -62,8 +66,12 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Proxy:
+    def __init__(self, refusal=None):
+        self.refusal = refusal
+
     def __enter__(self):
         self.server = Server(("127.0.0.1", 0), Handler)
+        self.server.refusal = self.refusal
         self.seen = self.server.seen = []
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()

@@ -102,6 +102,10 @@ scenario("request-timeout", "one 408 for each file",
 scenario("limited-retry-after", "429 with Retry-After: 1",
          {"on": ["resolve", "tree"], "do": "status", "status": 429, "headers": {"Retry-After": "1"},
           "times": 2})
+scenario("limited-until-a-date", "429 with Retry-After as a date of a clock that is years ahead",
+         {"on": "resolve", "do": "status", "status": 429, "times": 1, "headers": {
+             "Date": "Sun, 01 Jan 2090 00:00:00 GMT",
+             "Retry-After": "Sun, 01 Jan 2090 00:00:01 GMT"}})
 scenario("limited-ratelimit", "429 with the RateLimit headers",
          {"on": "resolve", "do": "status", "status": 429, "times": 1, "headers": {
              "RateLimit": '"resolvers";r=0;t=1',
@@ -183,6 +187,11 @@ scenario("to-scheme", "a redirect to gopher://",
          {"on": "resolve", "do": "redirect", "to": "gopher://127.0.0.1:70/x"}, survives=False)
 scenario("to-plain-http", "a redirect to http on a host that is not loopback",
          {"on": "resolve", "do": "redirect", "to": "http://192.0.2.1/x"}, survives=False)
+scenario("to-raw-bytes", "a redirect to an address with bytes that no terminal should see",
+         {"on": "resolve", "do": "redirect", "to": "gopher://127.0.0.1/\xff\x9b31m"}, survives=False)
+scenario("to-far", "a redirect to an address of 9000 bytes",
+         {"on": "resolve", "do": "redirect", "to": "{cdn}/" + "a" * 9000}, survives=False,
+         says=["address"])
 scenario("to-nowhere", "a redirect without Location",
          {"on": "resolve", "do": "redirect", "to": "x"},
          {"on": "resolve", "do": "headers", "set": {"Location": None}}, survives=False)

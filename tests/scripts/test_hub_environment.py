@@ -219,6 +219,30 @@ def test_certificates(p):
     return None
 
 
+def test_what_a_proxy_says_is_not_the_hubs_word(p):
+    """The answer to CONNECT is not protected by anything: no redirect, no refusal and no repository
+    is taken from it."""
+    if not shutil.which("openssl"):
+        return "the command openssl is not installed"
+    room = p.new()
+    good = certificate(room, "IP:127.0.0.1,IP:127.0.0.2,IP:127.0.0.3")
+    with Hub(p.model, tls=good) as hub, Hub(p.model, tls=good) as evil:
+        for head in (f"302 Found\r\nLocation: {evil.url}/api/models/test/model/revision/main",
+                     "404 Not Found\r\nX-Error-Code: RepoNotFound",
+                     "407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=x"):
+            refusal = f"HTTP/1.1 {head}\r\nContent-Length: 0\r\n\r\n".encode()
+            with Proxy(refusal) as proxy:
+                other = p.new()
+                r = p.fetch(hub, other, "--quiet", "--retries", "1", env={
+                    "SSL_CERT_FILE": good[0], "https_proxy": proxy.url,
+                    "no_proxy": evil.url.split("//")[1]})
+                p.refused(other, r, head[:3], status=4)
+                expect("HF_TOKEN" not in r.err and "hub does" not in r.err, str(r))
+        same(evil.log, [], "requests where the proxy pointed")
+        same(hub.log, [], "requests to the hub")
+    return None
+
+
 def test_plain_http_is_for_loopback(p):
     room = p.new()
     with Hub(p.model) as hub:

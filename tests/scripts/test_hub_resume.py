@@ -182,6 +182,27 @@ def test_a_kill_deep_in_a_file_costs_a_block(p):
         books.close("the rerun")
 
 
+def test_what_cannot_be_written_is_not_fetched_to_its_end(p):
+    """With --keep: the disk fails at one of the first writes; the rest of the file is not for anyone."""
+    if not SHIM.exists():
+        return f"{SHIM.name} is not built (make test-programs)"
+    room, log = p.new(), p.new("log") / "calls"
+    shim = {"LD_PRELOAD": SHIM, "FAULT_ROOT": room, "FAULT_LOG": log}
+    with Hub(p.model) as hub:
+        options = ("--quiet", "--connections", "1", "--keep", room / "kept")
+        p.equal(room, p.fetch(hub, room, *options, env={**shim, "FAULT_MODE": "count"}))
+        k = next(line.split()[0] for line in log.read_text().splitlines()
+                 if "write" in line and line.endswith(".safetensors.part"))
+        shutil.rmtree(room / "ckpt"), shutil.rmtree(room / "kept")
+        hub.idle(), hub.log.clear()
+        r = p.fetch(hub, room, *options, env={**shim, "FAULT_MODE": "eio", "FAULT_AT": k})
+        p.refused(room, r, "write", status=4)
+        hub.idle()
+        amount = sum(x["sent"] for x in hub.log)
+        expect(amount < 50_000_000, f"{amount} bytes were sent after the first write had failed")
+        p.equal(room, p.fetch(hub, room, *options))
+
+
 def test_two_processes_do_not_share_a_partial_checkpoint(p):
     room = p.new()
     with Hub(p.model, rate=60_000_000) as hub:
