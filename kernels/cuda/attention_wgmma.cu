@@ -14,12 +14,11 @@
  *
  * The floor is 7/5 of the products at the tensor cores' rate; with tiles of 64 keys shared memory
  * serves Q K^T just as fast as they take it. */
-#include "kernels/cuda/attention_fast.cuh"
-#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/wgmma_256.cuh"
 
-enum { THREADS = 256, ROWS = 128, KEYS = 64 };
-enum { PANEL = KEYS * 128, KEY_TILE = KEYS * 2 * HEAD, P_TILE = TILE * 128 };
+enum { THREADS = 256 };
+enum { P_TILE = TILE * 128 };
 
 /* Where a block of k_dkv keeps its tiles: keys, two stages of rows, P and dS. */
 enum { V_AT = KEY_TILE, Q_AT = 2 * KEY_TILE, DO_AT = 4 * KEY_TILE };
@@ -61,38 +60,6 @@ static __device__ inline void products(float (&s)[32], uint32_t a, uint32_t b)
     for (int k = 0; k < HEAD / 16; k++)
         ptx_wgmma_64<0, 0>(s, wgmma_k(a + k / 4 * RA * ROW_BYTES + k % 4 * 32),
             wgmma_k(b + k / 4 * RB * ROW_BYTES + k % 4 * 32), k > 0);
-}
-
-/* x += P (registers) times 64 rows of 256 columns. */
-static __device__ inline void add_product(
-    float (&x)[128], const uint32_t (&p)[16], uint32_t b)
-{
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; k++)
-        ptx_wgmma_256_regs<1>(x, p + 4 * k, wgmma_mn(b + k * 16 * ROW_BYTES, PANEL), 1);
-}
-
-/* Both rows of a thread. */
-static __device__ inline void softmax(float (&s)[32], const uint64_t seen[2], float scale2,
-    float most[2], float sum[2], float shrink[2])
-{
-    if (__all_sync(0xFFFFFFFFu, (seen[0] & seen[1]) == ~(uint64_t)0)) {
-        shrink[0] = online<false>(s, 0, 0, scale2, &most[0], &sum[0]);
-        shrink[1] = online<false>(s, 1, 0, scale2, &most[1], &sum[1]);
-    } else {
-        shrink[0] = online<true>(s, 0, seen[0], scale2, &most[0], &sum[0]);
-        shrink[1] = online<true>(s, 1, seen[1], scale2, &most[1], &sum[1]);
-    }
-}
-
-/* Most tiles bring no new maximum. */
-static __device__ inline void shrink_rows(float (&o)[128], const float shrink[2])
-{
-    if (!__any_sync(0xFFFFFFFFu, shrink[0] != 1 || shrink[1] != 1))
-        return;
-#pragma unroll
-    for (int i = 0; i < 128; i++)
-        o[i] *= shrink[i / 2 % 2];
 }
 
 /* ---- forward ---------------------------------------------------------------------------------- */
@@ -512,6 +479,8 @@ int attention_wgmma_fwd(
     const int slots = tile_slots(p->T, p->S, ROWS);
     struct fast a;
 
+    if (cuda_tries(stream, "fwd-tma"))
+        return attention_tma_fwd(p, stream, err);
     if (fast_fwd_args(&a, p, stream, err) != 0)
         return (int)err->code;
     return LAUNCH(k_fwd, (unsigned)(slots * p->N), THREADS,

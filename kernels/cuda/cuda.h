@@ -56,6 +56,7 @@ struct glm_stream_ {
     int major, minor;             /* compute capability */
     enum cuda_attention attention;
     struct attention_cudnn *cudnn; /* with CUDA_ATTENTION_CUDNN */
+    const char *trials;            /* GLM_CUDA_TRY: kernels that are not the default yet */
     enum cuda_grouped grouped;
     char name[256];
 };
@@ -65,6 +66,8 @@ enum { CUDA_ALIGN = 256, CUDA_BLAS_SPACE = 64 << 20 };
 /* Sentence from a status: what was asked, the driver's words. Returns err->code, 0 for success. */
 int cuda_check(cudaError_t status, const char *what, struct glm_error *err);
 
+/* Whether GLM_CUDA_TRY, words with commas between them, has this one. */
+bool cuda_tries(glm_stream s, const char *word);
 /* Forgets the scratch of the operation before. */
 void cuda_begin(glm_stream s);
 /* bytes > 0, aligned to CUDA_ALIGN. NULL with a sentence. On a dry stream an address that must not

@@ -85,6 +85,19 @@ static void open_cudnn(glm_stream s)
         ", attention by its own kernels (%.100s)", why.text);
 }
 
+bool cuda_tries(glm_stream s, const char *word)
+{
+    const size_t n = strlen(word);
+
+    for (const char *at = s->trials; at != NULL && *at != 0;) {
+        const size_t length = strcspn(at, ",");
+        if (length == n && memcmp(at, word, n) == 0)
+            return true;
+        at += length + (at[length] == ',');
+    }
+    return false;
+}
+
 static int describe(glm_stream s, struct glm_error *err)
 {
     struct cudaDeviceProp p;
@@ -148,6 +161,7 @@ static glm_stream stream_new(int threads, struct glm_error *err)
         return NULL;
     }
     s->grouped = grouped_choice();
+    s->trials = getenv("GLM_CUDA_TRY");
     if (describe(s, err) != 0
         || cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
                "cudaStreamCreate", err)
