@@ -40,6 +40,16 @@ struct kernels {
     void (*lend)(glm_stream stream, void *base, size_t at, size_t size);
     /* The most that at + scratch came to since dry was set on. */
     size_t (*scratch_peak)(glm_stream stream);
+
+    /* NULL, as the next three: nothing can be recorded. From record on, operations and zero are noted
+     * down, with their arguments as they are now, and not run; nothing else may be asked of the
+     * stream until recorded, which hands out what was noted. What the arguments point to must stay
+     * where it is; replay queues it all as one piece, with the bits that the operations would have
+     * had. After a failure between the two, recorded is called all the same. */
+    int (*record)(glm_stream stream, struct glm_error *err);
+    int (*recorded)(glm_stream stream, void **recording, struct glm_error *err);
+    int (*replay)(void *recording, glm_stream stream, struct glm_error *err);
+    void (*forget)(void *recording); /* NULL is harmless */
 };
 
 /* The backend of a name. "cuda" is a library of its own, libglm-cuda.so, looked for at $GLM_CUDA_LIB,

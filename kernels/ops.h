@@ -341,6 +341,14 @@ struct linear_ce_bwd {
 
 /* ---- optimizer -------------------------------------------------------------------------------- */
 
+/* What differs from step to step, in the backend's memory: read when an operation runs, not when it
+ * is queued, so that a recorded step can run again (kernels.h). */
+struct step_rates {
+    double lr, decay, grad_scale; /* as in adamw and muon, in whose place they stand */
+    double rest1, rest2;          /* 1 - beta1^step, 1 - beta2^step */
+    double stop;                  /* not 0: nothing is changed */
+};
+
 /* All F32 (F64 with F64). In place on n elements; step counts from 1.
  *   m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g^2
  *   w -= lr * ( m/(1-beta1^step) / (sqrt(v/(1-beta2^step)) + eps) + decay*w ) */
@@ -350,6 +358,7 @@ struct adamw {
     int64_t n, step;
     /* g is multiplied by grad_scale first */
     double lr, beta1, beta2, eps, decay, grad_scale;
+    const struct step_rates *rates; /* NULL: lr, decay, grad_scale and step as above */
     enum glm_dtype dtype;
 };
 
@@ -381,6 +390,7 @@ struct muon {
     const double (*coeff)[3];
     int steps;
     bool nesterov, low_precision;
+    const struct step_rates *rates; /* NULL: lr, decay and grad_scale as above */
     enum glm_dtype dtype;
 };
 
@@ -396,6 +406,55 @@ struct sum_squares {
     enum glm_dtype dtype;
 };
 
+/* ---- what a step decides by itself ------------------------------------------------------------ */
+
+/* out = sum of x in F64: element i goes to lane i % 256, ascending; lanes fold in halves (l += l+128,
+ * +64, ...). */
+struct total {
+    double *out;   /* [1] */
+    const void *x; /* [n] */
+    int64_t n;
+    enum glm_dtype dtype; /* F32 or F64 */
+};
+
+/* load[e] += rows of expert e, by moe_plan's offset; with `padded` the last row of each sequence is
+ * padding and counts for none of its experts. */
+struct expert_load {
+    int64_t *load;                      /* [E] += */
+    const int32_t *offset;              /* [E+1] */
+    const int32_t *expert, *cu_seqlens; /* [T,K], [S+1] */
+    int64_t T, S, E, K;
+    bool padded;
+};
+
+/* bias[e] += rate * sign(mean load - load[e]), exactly in integers, or compared with the mean in F32
+ * (sum in ascending e). */
+struct router_bias {
+    float *bias;         /* [E] */
+    const int64_t *load; /* [E] */
+    int64_t E;
+    double rate;
+    bool f32_mean;
+    const struct step_rates *rates; /* their stop; NULL: go on */
+};
+
+/* The norm of all gradients, and what follows from it, for two groups of tensors. Tensor i has leaves
+ * [first[i], first[i+1]), squares' sums of its tiles, which add up as a binary tree (the first 2^k < n
+ * of them, plus the rest); tensors of a group add up in ascending order.
+ *   norm = scale * sqrt(sum);  clip = min(1, limit/(norm + 1e-6)), 1 without a limit (<= 0)
+ * scale is rates[0].grad_scale on entry. rates[i].grad_scale = scale * clip; rates[i].stop = whether a
+ * norm or one of `watched` is not finite. */
+struct clip {
+    struct step_rates *rates; /* [n] */
+    double *report;           /* [5]: norm, clip of group 0, of group 1; stop */
+    const double *leaf;
+    const int64_t *first;     /* [n+1] */
+    const int32_t *group;     /* [n]: 0, 1, or -1: none */
+    const double *watched;    /* [watch] */
+    int64_t n, leaves, watch; /* leaves = first[n] */
+    double limit;
+};
+
 /* ---- the versions ----------------------------------------------------------------------------- */
 
 /* clang-format off */
@@ -405,7 +464,7 @@ struct sum_squares {
     X(rope_table) X(rope) X(attention_fwd) X(attention_bwd) X(indexer_topk) X(indexer_loss) \
     X(router_fwd) X(router_bwd) X(moe_plan) X(moe_gather) X(moe_combine_fwd) X(moe_combine_bwd) \
     X(moe_gather_bwd) X(linear_ce_fwd) X(linear_ce_bwd) X(adamw) X(newton_schulz) X(muon) \
-    X(sum_squares)
+    X(sum_squares) X(total) X(expert_load) X(router_bias) X(clip)
 /* clang-format on */
 
 /* typedef int rmsnorm_fwd_fn(const struct rmsnorm_fwd *, glm_stream, struct glm_error *); and

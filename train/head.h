@@ -14,8 +14,4 @@ int head_fwd(struct head *h, struct run *r, const void *hidden, const int32_t *t
 int head_bwd(
     struct head *h, struct run *r, const void *hidden, double scale, void *dhidden);
 
-/* The sum of T numbers of acc, ascending, in double, on the host. 0 with a sentence in r->err if they
- * cannot be had. */
-double head_sum(const struct run *r, const void *x);
-
 #endif

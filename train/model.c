@@ -24,21 +24,23 @@ struct model {
     struct head head;
     struct mtp mtp;
     struct inputs {
-        int32_t *block; /* all of these, one behind the other */
         int32_t *ids, *positions, *targets, *mtp_ids, *mtp_targets; /* [max_tokens] */
         int32_t *cu_seqlens; /* [max_sequences + 1] */
-    } staged,
-        placed; /* on the host; where operations read it (the same, if the host's memory) */
-    size_t inputs_bytes;
-    int32_t *
-        host_offset; /* [layers][experts + 1] of the last forward, if not the host's memory */
-    double *indexer_sum; /* [layers of losses] */
+    } staged, placed; /* of one micro-batch, on the host; where operations read it */
+    int32_t *staged_block,
+        *placed_block; /* [slots], the same if the memory is the host's */
+    size_t slot;       /* int32_t of a slot: all of its inputs, one behind the other */
+    int64_t parts, slots;
+    struct part {
+        int64_t tokens, sequences, lm_count, mtp_count;
+    } * part; /* [parts] as they were placed */
+    /* Losses of each part: [parts][2] of the heads, then [parts][layers] of the indexers. Where
+     * operations put them; the host's copy (the same, if the memory is the host's). */
+    double *sums, *host_sums;
     struct model_losses losses;
-    struct model_batch batch;
-    int32_t *host_expert; /* [max_tokens][experts per token] of the MTP layer, likewise */
-    void *host_rows;      /* [max_tokens] acc */
-    void *last, *hidden;  /* [T,H] before and behind the final norm */
-    bool recorded;        /* a forward that backward can use */
+    int64_t now;         /* the part at work */
+    void *last, *hidden; /* [T,H] before and behind the final norm */
+    bool recorded;       /* a forward that backward can use */
 };
 
 /* ---- forward ---------------------------------------------------------------------------------- */
@@ -179,48 +181,6 @@ static int check_batch(
     return 0;
 }
 
-/* The batch to where operations read it, in one copy. */
-static int place_batch(struct model *m, struct glm_error *err)
-{
-    const struct model_batch *b = &m->batch;
-    const struct inputs *s = &m->staged;
-    const size_t rows = (size_t)b->tokens * sizeof(int32_t);
-
-    memcpy(s->ids, b->ids, rows);
-    memcpy(s->positions, b->positions, rows);
-    memcpy(s->targets, b->targets, rows);
-    memcpy(s->cu_seqlens, b->cu_seqlens, (size_t)(b->sequences + 1) * sizeof(int32_t));
-    if (m->options.mtp) {
-        mtp_shift(s->mtp_ids, b->ids, b->cu_seqlens, b->sequences, 0);
-        mtp_shift(s->mtp_targets, b->targets, b->cu_seqlens, b->sequences, -100);
-    }
-    if (m->k->host)
-        return 0;
-    return m->k->to_device(m->placed.block, s->block, m->inputs_bytes, m->stream, err);
-}
-
-/* Rows of each expert, and which experts the MTP layer's rows have, so that counting them later needs
- * no copy. */
-static int read_offsets(struct model *m, struct glm_error *err)
-{
-    const int64_t n = m->table->config.n_routed_experts + 1;
-
-    for (int64_t i = 0; i < m->losses.layers && !m->k->host; i++) {
-        const struct layer *l = i < main_layers(m) ? &m->layers[i] : &m->mtp.layer;
-        if (!l->dense
-            && m->k->to_host(m->host_offset + i * n, l->moe.offset,
-                   (size_t)n * sizeof(int32_t), m->stream, err)
-                != 0)
-            return (int)err->code;
-    }
-    if (m->k->host || !m->options.mtp)
-        return 0;
-    return m->k->to_host(m->host_expert, m->mtp.layer.moe.expert,
-        (size_t)(m->batch.tokens * m->table->config.num_experts_per_tok)
-            * sizeof(int32_t),
-        m->stream, err);
-}
-
 static int64_t count_targets(const int32_t *targets, int64_t n)
 {
     int64_t count = 0;
@@ -229,65 +189,150 @@ static int64_t count_targets(const int32_t *targets, int64_t n)
     return count;
 }
 
-static void read_kl(struct model *m)
+static void cut(struct inputs *in, int32_t *block, int64_t tokens)
 {
-    const struct run *r = &m->run;
-    if (r->o->indexer_loss == MODEL_INDEXER_OFF)
-        return;
-    for (int64_t i = 0; i < m->losses.layers; i++) {
-        const struct layer *l = i < main_layers(m) ? &m->layers[i] : &m->mtp.layer;
-        m->indexer_sum[i] = l->owns_indexer ? head_sum(r, l->indexer.kl) : 0;
-    }
+    *in = (struct inputs){.ids = block,
+        .positions = block + tokens,
+        .targets = block + 2 * tokens,
+        .mtp_ids = block + 3 * tokens,
+        .mtp_targets = block + 4 * tokens,
+        .cu_seqlens = block + 5 * tokens};
 }
 
-static void read_heads(struct model *m)
+/* From here on the model works on this part. */
+static void choose_part(struct model *m, int64_t part, bool late, struct glm_error *err)
 {
-    const struct run *r = &m->run;
-    struct model_losses *l = &m->losses;
+    const size_t at = m->slots > 1 ? (size_t)part * m->slot : 0;
+    struct run *const r = &m->run;
+    cut(&m->staged, m->staged_block + at, m->options.max_tokens);
+    cut(&m->placed, m->placed_block + at, m->options.max_tokens);
+    m->now = part;
+    r->T = m->part[part].tokens;
+    r->S = m->part[part].sequences;
+    r->cu_seqlens = m->placed.cu_seqlens;
+    r->late = late && !m->options.inference;
+    r->err = err;
+}
+
+int model_place(
+    struct model *m, int64_t part, const struct model_batch *b, struct glm_error *err)
+{
+    const struct inputs *const s = &m->staged;
+    const size_t rows = (size_t)b->tokens * sizeof(int32_t);
+    struct part *const p = &m->part[part];
+
+    if (check_batch(m, b, err) != 0)
+        return err->code;
+    *p = (struct part){.tokens = b->tokens, .sequences = b->sequences};
+    choose_part(m, part, b->late, err);
+    memcpy(s->ids, b->ids, rows);
+    memcpy(s->positions, b->positions, rows);
+    memcpy(s->targets, b->targets, rows);
+    memcpy(s->cu_seqlens, b->cu_seqlens, (size_t)(b->sequences + 1) * sizeof(int32_t));
+    if (m->options.mtp) {
+        mtp_shift(s->mtp_ids, b->ids, b->cu_seqlens, b->sequences, 0);
+        mtp_shift(s->mtp_targets, b->targets, b->cu_seqlens, b->sequences, -100);
+    }
+    if (m->options.stage != MODEL_TRAIN_INDEXER) {
+        p->lm_count = count_targets(b->targets, b->tokens);
+        p->mtp_count = m->options.mtp ? count_targets(s->mtp_targets, b->tokens) : 0;
+    }
+    return m->k->host ? 0
+                      : m->k->to_device(m->placed.ids, s->ids, m->slot * sizeof(int32_t),
+                          m->stream, err);
+}
+
+static double *indexer_sums(const struct model *m, double *sums, int64_t part)
+{
+    return sums + 2 * m->parts + part * m->losses.layers;
+}
+
+static const struct layer *layer_of(const struct model *m, int64_t layer)
+{
+    return layer < main_layers(m) ? &m->layers[layer] : &m->mtp.layer;
+}
+
+static int sum_heads(struct model *m)
+{
+    struct run *const r = &m->run;
+    double *const to = m->sums + 2 * m->now;
     if (r->o->stage == MODEL_TRAIN_INDEXER)
-        return;
-    l->lm_sum = head_sum(r, m->head.loss);
-    if (r->o->mtp)
-        l->mtp_sum = head_sum(r, m->mtp.head.loss);
+        return 0;
+    if (RUN(r, total, .out = to, .x = m->head.loss, .n = r->T, .dtype = r->acc) != 0
+        || !r->o->mtp)
+        return r->err->code;
+    return RUN(
+        r, total, .out = to + 1, .x = m->mtp.head.loss, .n = r->T, .dtype = r->acc);
 }
 
-static void read_losses(struct model *m)
+static int sum_kl(struct model *m)
 {
-    const struct run *r = &m->run;
-    struct model_losses *l = &m->losses;
-    l->indexer_rows = l->indexer_layers * r->T - (r->o->mtp ? r->S : 0);
-    memset(m->indexer_sum, 0, (size_t)l->layers * sizeof *m->indexer_sum);
-    l->lm_sum = l->mtp_sum = 0;
-    l->lm_count = l->mtp_count = 0;
-    if (r->o->stage != MODEL_TRAIN_INDEXER) {
-        l->lm_count = count_targets(m->batch.targets, r->T);
-        if (r->o->mtp)
-            l->mtp_count = count_targets(m->staged.mtp_targets, r->T);
-    }
-    if (!r->late)
-        read_heads(m);
-    if (r->o->inference)
-        read_kl(m);
+    struct run *const r = &m->run;
+    for (int64_t i = 0; r->o->indexer_loss != MODEL_INDEXER_OFF && i < m->losses.layers;
+         i++)
+        if (layer_of(m, i)->owns_indexer
+            && RUN(r, total, .out = indexer_sums(m, m->sums, m->now) + i,
+                   .x = layer_of(m, i)->indexer.kl, .n = r->T, .dtype = r->acc)
+                != 0)
+            return r->err->code;
+    return 0;
+}
+
+static size_t sums_bytes(const struct model *m)
+{
+    return (size_t)(m->parts * (2 + m->losses.layers)) * sizeof(double);
+}
+
+int model_clear(struct model *m, struct glm_error *err)
+{
+    return m->k->zero(m->sums, sums_bytes(m), m->stream, err);
+}
+
+int model_fetch(struct model *m, struct glm_error *err)
+{
+    return m->k->host
+        ? 0
+        : m->k->to_host(m->host_sums, m->sums, sums_bytes(m), m->stream, err);
+}
+
+const struct model_losses *model_losses_of(struct model *m, int64_t part)
+{
+    struct model_losses *const l = &m->losses;
+    const struct part *const p = &m->part[part];
+    l->lm_sum = m->host_sums[2 * part];
+    l->mtp_sum = m->host_sums[2 * part + 1];
+    l->lm_count = p->lm_count;
+    l->mtp_count = p->mtp_count;
+    l->indexer_sum = indexer_sums(m, m->host_sums, part);
+    l->indexer_rows = l->indexer_layers * p->tokens - (m->options.mtp ? p->sequences : 0);
+    return l;
+}
+
+/* What has been queued is done, and its losses are here. */
+static int settle(struct model *m, struct glm_error *err)
+{
+    if (m->k->stream_wait(m->stream, err) != 0 || model_fetch(m, err) != 0)
+        return (int)err->code;
+    model_losses_of(m, m->now);
+    return 0;
+}
+
+/* The optimizer may have all of the buffers. */
+static void lend_all(const struct model *m)
+{
+    if (m->k->lend != NULL)
+        m->k->lend(m->stream, m->block, 0, m->run.keep.size + m->run.temp.size);
 }
 
 int model_forward(struct model *m, const struct model_batch *batch,
     const struct model_replay *replay, struct glm_error *err)
 {
-    struct run *r = &m->run;
     m->recorded = false;
-    if (check_batch(m, batch, err) != 0)
+    if (model_place(m, 0, batch, err) != 0)
         return err->code;
-    m->batch = *batch;
-    r->T = batch->tokens;
-    r->S = batch->sequences;
-    r->cu_seqlens = m->placed.cu_seqlens;
-    r->late = batch->late && !m->options.inference;
-    r->err = err;
-    if (place_batch(m, err) != 0 || forward(m, replay) != 0
-        || m->k->stream_wait(m->stream, err) != 0 || read_offsets(m, err) != 0)
-        return glm_within(err, "forward");
-    read_losses(m);
-    if (err->code != GLM_OK)
+    if (model_clear(m, err) != 0 || forward(m, replay) != 0
+        || (!m->run.late && sum_heads(m) != 0) || (m->options.inference && sum_kl(m) != 0)
+        || settle(m, err) != 0)
         return glm_within(err, "forward");
     m->recorded = !m->options.inference;
     return 0;
@@ -300,14 +345,27 @@ int model_backward(
         return glm_fail(err, GLM_EUSAGE, "backward without a forward that recorded");
     m->run.err = err;
     m->recorded = false;
-    if (backward(m, scale) != 0 || m->k->stream_wait(m->stream, err) != 0)
+    if (backward(m, scale) != 0 || (m->run.late && sum_heads(m) != 0) || sum_kl(m) != 0
+        || settle(m, err) != 0)
         return glm_within(err, "backward");
-    if (m->run.late)
-        read_heads(m);
-    read_kl(m);
-    if (m->k->lend != NULL)
-        m->k->lend(m->stream, m->block, 0, m->run.keep.size + m->run.temp.size);
-    return (int)err->code;
+    lend_all(m);
+    return 0;
+}
+
+int model_queue(struct model *m, int64_t part, const struct model_scale *scale,
+    int64_t *const *load, struct glm_error *err)
+{
+    m->recorded = false;
+    choose_part(m, part, true, err);
+    if (forward(m, NULL) != 0)
+        return glm_within(err, "forward");
+    for (int64_t i = 0; load != NULL && i < m->losses.layers; i++)
+        if (load[i] != NULL && model_add_loads(m, i, load[i], err) != 0)
+            return err->code;
+    if (backward(m, scale) != 0 || sum_heads(m) != 0 || sum_kl(m) != 0)
+        return glm_within(err, "backward");
+    lend_all(m);
+    return 0;
 }
 
 /* ---- making it -------------------------------------------------------------------------------- */
@@ -368,44 +426,40 @@ static void prepare_run(
         .T = o->max_tokens,
         .S = o->max_sequences,
         .dry = dry,
-        .host_rows = m->host_rows,
         .K = c->index_topk < o->max_tokens ? c->index_topk : o->max_tokens};
-}
-
-static void cut(struct inputs *in, int32_t *block, int64_t tokens)
-{
-    *in = (struct inputs){.block = block,
-        .ids = block,
-        .positions = block + tokens,
-        .targets = block + 2 * tokens,
-        .mtp_ids = block + 3 * tokens,
-        .mtp_targets = block + 4 * tokens,
-        .cu_seqlens = block + 5 * tokens};
 }
 
 static int make_inputs(struct model *m, struct glm_error *err)
 {
+    const struct kernels *const k = m->k;
     const int64_t T = m->options.max_tokens;
-    const size_t n = (size_t)(5 * T + m->options.max_sequences + 1);
-    int32_t *const host = calloc(n, sizeof *host);
-    int32_t *device = host;
+    const size_t slot = (size_t)(5 * T + m->options.max_sequences + 1);
+    const size_t bytes = slot * (size_t)m->slots * sizeof(int32_t);
 
-    m->inputs_bytes = n * sizeof *host;
-    if (host == NULL)
+    m->slot = slot;
+    m->part = calloc((size_t)m->parts, sizeof *m->part);
+    if (m->part == NULL)
         return glm_fail(
-            err, GLM_ENOMEM, "no memory for a batch of %lld tokens", (long long)T);
-    cut(&m->staged, host, T);
-    if (!m->k->host && (device = m->k->alloc(m->inputs_bytes, err)) == NULL)
-        device = host;
-    cut(&m->placed, device, T);
-    return (int)err->code;
+            err, GLM_ENOMEM, "no memory for %lld micro-batches", (long long)m->parts);
+    if ((m->staged_block = k->host_alloc(bytes, err)) == NULL
+        || (m->sums = k->alloc(sums_bytes(m), err)) == NULL)
+        return glm_within(err, "a batch of %lld tokens", (long long)T);
+    memset(m->staged_block, 0, bytes);
+    m->placed_block = m->staged_block;
+    m->host_sums = m->sums;
+    if (!k->host
+        && ((m->placed_block = k->alloc(bytes, err)) == NULL
+            || (m->host_sums = k->host_alloc(sums_bytes(m), err)) == NULL))
+        return (int)err->code;
+    m->part[0] = (struct part){.tokens = T, .sequences = m->options.max_sequences};
+    choose_part(m, 0, false, err);
+    return model_clear(m, err);
 }
 
 static int allocate(struct model *m, struct glm_error *err)
 {
     const struct kernels *const k = m->k;
     prepare_run(m, k->dry != NULL ? k : &dry_kernels, true, err);
-    m->batch = (struct model_batch){0};
     if (k->dry != NULL)
         k->dry(m->stream, true);
     if (forward(m, NULL) == 0 && !m->options.inference)
@@ -442,16 +496,8 @@ int model_new(struct model **out, const struct table *table,
     m = calloc(1, sizeof *m);
     if (m) {
         m->layers = calloc(layers, sizeof *m->layers);
-        m->indexer_sum = calloc(layers, sizeof *m->indexer_sum);
-        m->host_offset = calloc(layers * (size_t)(table->config.n_routed_experts + 1),
-            sizeof *m->host_offset);
-        m->host_expert =
-            calloc((size_t)(options->max_tokens * table->config.num_experts_per_tok),
-                sizeof *m->host_expert);
-        m->host_rows = calloc((size_t)options->max_tokens, sizeof(double));
     }
-    if (!m || !m->layers || !m->indexer_sum || !m->host_offset || !m->host_expert
-        || !m->host_rows) {
+    if (!m || !m->layers) {
         glm_fail(err, GLM_ENOMEM, "no memory for a model of %zu layers", layers);
         goto out;
     }
@@ -460,7 +506,8 @@ int model_new(struct model **out, const struct table *table,
     m->stream = stream;
     m->options = *options;
     m->losses.layers = (int64_t)layers;
-    m->losses.indexer_sum = m->indexer_sum;
+    m->parts = options->parts > 0 ? options->parts : 1;
+    m->slots = options->ahead ? m->parts : 1;
     if (bind_all(m, params, err) != 0 || make_inputs(m, err) != 0
         || allocate(m, err) != 0)
         goto out;
@@ -480,14 +527,14 @@ void model_free(struct model *m)
         return;
     if (m->block)
         m->k->release(m->block);
-    if (m->placed.block != m->staged.block)
-        m->k->release(m->placed.block);
-    free(m->staged.block);
+    if (m->placed_block != m->staged_block)
+        m->k->release(m->placed_block);
+    if (m->host_sums != m->sums)
+        m->k->host_release(m->host_sums);
+    m->k->host_release(m->staged_block);
+    m->k->release(m->sums);
+    free(m->part);
     free(m->layers);
-    free(m->indexer_sum);
-    free(m->host_offset);
-    free(m->host_expert);
-    free(m->host_rows);
     free(m);
 }
 
@@ -506,11 +553,6 @@ const struct model_losses *model_losses(const struct model *m)
 int64_t model_keys(const struct model *m)
 {
     return m->run.K;
-}
-
-static const struct layer *layer_of(const struct model *m, int64_t layer)
-{
-    return layer < main_layers(m) ? &m->layers[layer] : &m->mtp.layer;
 }
 
 const int32_t *model_index(const struct model *m, int64_t layer)
@@ -534,16 +576,27 @@ const void *model_mtp_hidden(const struct model *m)
     return m->options.mtp ? m->mtp.out : NULL;
 }
 
-void model_add_loads(const struct model *m, int64_t layer, int64_t *load)
+int model_add_loads(
+    const struct model *m, int64_t layer, int64_t *load, struct glm_error *err)
 {
     const struct layer *l = layer_of(m, layer);
-    const int64_t E = m->table->config.n_routed_experts;
-    const int64_t K = m->table->config.num_experts_per_tok;
-    const int32_t *offset = m->k->host ? l->moe.offset : m->host_offset + layer * (E + 1);
-    const int32_t *expert = m->k->host ? l->moe.expert : m->host_expert;
-    for (int64_t e = 0; !l->dense && e < E; e++)
-        load[e] += offset[e + 1] - offset[e];
-    for (int64_t s = 1; layer == main_layers(m) && s <= m->batch.sequences; s++)
-        for (int64_t k = 0; k < K; k++)
-            load[expert[(m->staged.cu_seqlens[s] - 1) * K + k]]--;
+    const struct run *r = &m->run;
+    if (l->dense)
+        return 0;
+    return r->k->expert_load(&(struct expert_load){.load = load,
+                                 .offset = l->moe.offset,
+                                 .expert = l->moe.expert,
+                                 .cu_seqlens = r->cu_seqlens,
+                                 .T = r->T,
+                                 .S = r->S,
+                                 .E = m->table->config.n_routed_experts,
+                                 .K = m->table->config.num_experts_per_tok,
+                                 .padded = layer == main_layers(m)},
+        m->stream, err);
+}
+
+const double *model_watched(const struct model *m, int64_t *n)
+{
+    *n = 2 * m->parts;
+    return m->sums;
 }

@@ -51,7 +51,11 @@ struct model_options {
      * of SwiGLU, expanded keys and values. The same bits. */
     bool lean;
     size_t least_bytes; /* of the buffers; they are scratch memory after backward */
-    bool inference;     /* no backward: the indexer's loss is computed in forward */
+    /* Micro-batches of a step, for model_queue (0: 1); ahead: their inputs are kept apart, too, so that
+     * all can be placed before the first is queued. */
+    int64_t parts;
+    bool ahead;
+    bool inference; /* no backward: the indexer's loss is computed in forward */
 };
 
 /* One row of the table as the model sees it. */
@@ -60,7 +64,7 @@ struct model_param {
     void *dw; /* acc, +=; NULL only for what the stage freezes and for the router bias */
 };
 
-struct model_batch { /* the host's memory; lives until backward is done */
+struct model_batch { /* the host's memory; copied */
     int64_t tokens, sequences;
     const int32_t *ids, *positions; /* [tokens] */
     const int32_t *targets;         /* [tokens], -100: none */
@@ -106,6 +110,21 @@ int model_backward(
     struct model *m, const struct model_scale *scale, struct glm_error *err);
 const struct model_losses *model_losses(const struct model *m);
 
+/* A step that nobody looks into: place the inputs of each part (of the last one only, without
+ * `ahead`), clear the sums, queue the parts, and when the stream has been waited for, fetch the
+ * losses of all. clear and queue touch no memory of the host, so they can be recorded and run again
+ * on other inputs of the same numbers of tokens and sequences (kernels.h).
+ * load[layer] gets the tokens of its experts, NULL: not counted; load NULL: none is. */
+int model_place(struct model *m, int64_t part, const struct model_batch *batch,
+    struct glm_error *err);
+int model_clear(struct model *m, struct glm_error *err);
+int model_queue(struct model *m, int64_t part, const struct model_scale *scale,
+    int64_t *const *load, struct glm_error *err);
+int model_fetch(struct model *m, struct glm_error *err);
+const struct model_losses *model_losses_of(struct model *m, int64_t part);
+/* The heads' sums of all parts, in the backend's memory. */
+const double *model_watched(const struct model *m, int64_t *n);
+
 /* Of the last forward, valid until the next; in the backend's memory. */
 int64_t model_keys(const struct model *m); /* K: columns of an index set */
 const int32_t *model_index(const struct model *m, int64_t layer); /* [T,K]; NULL: none */
@@ -113,8 +132,9 @@ const int32_t *model_expert(
     const struct model *m, int64_t layer);       /* [T,k]; NULL: dense layer */
 const void *model_hidden(const struct model *m); /* [T,H] elem, what the head is given */
 const void *model_mtp_hidden(const struct model *m); /* NULL without MTP */
-/* Tokens sent to each expert, added to load[E]; nothing for a dense layer. The last row of a sequence
- * in the MTP layer is padding and not counted. */
-void model_add_loads(const struct model *m, int64_t layer, int64_t *load);
+/* Tokens sent to each expert, added to load[E] in the backend's memory; nothing for a dense layer. The
+ * last row of a sequence in the MTP layer is padding and not counted. */
+int model_add_loads(
+    const struct model *m, int64_t layer, int64_t *load, struct glm_error *err);
 
 #endif

@@ -9,6 +9,6 @@
 void modelparams_link(const struct params *p, struct model_param *out);
 
 /* Adds the tokens that the last forward sent to each expert to the counts of the router biases. */
-void modelparams_count(const struct model *m, struct params *p);
+int modelparams_count(const struct model *m, struct params *p, struct glm_error *err);
 
 #endif

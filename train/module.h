@@ -28,8 +28,6 @@ struct run {
     double indexer_scale; /* what KL's gradient is multiplied by */
     bool dry;             /* nothing may be read */
     bool late;            /* the heads' losses come with backward */
-    void *
-        host_rows; /* [T] acc: what the host looks at, where the backend's memory is not its own */
 };
 
 /* What lies above the temporary memory in use is scratch memory of the operation. */

@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/gradnorm.h"
 #include "train/optimizer_inside.h"
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64, REPORT = 5 };
 
 struct optimizer_options optimizer_defaults(void)
 {
@@ -210,6 +209,46 @@ static int allocate(struct optimizer *o, struct glm_error *err)
     return 0;
 }
 
+/* What a step reads and leaves besides tensors, where operations find it. */
+static int make_block(struct optimizer *o, struct glm_error *err)
+{
+    const struct home *const home = &o->p->home;
+    const size_t n = (size_t)o->p->count, leaves = (size_t)o->first_leaf[n];
+    const size_t at_rates = aligned((leaves + 1) * sizeof *o->leaves),
+                 at_report = at_rates + aligned((n + 1) * sizeof *o->rates),
+                 at_first = at_report + aligned(REPORT * sizeof(double)),
+                 at_group = at_first + aligned((n + 1) * sizeof(int64_t)),
+                 all = at_group + aligned((n + 1) * sizeof(int32_t));
+    int32_t *const group = calloc(n + 1, sizeof *group);
+
+    if (group == NULL || (o->host_rates = calloc(n + 1, sizeof *o->host_rates)) == NULL
+        || (!home_is_host(home)
+            && (o->leaves = calloc(leaves + 1, sizeof *o->leaves)) == NULL)) {
+        glm_fail(err, GLM_ENOMEM, "no memory for the norm's leaves");
+        goto out;
+    }
+    if ((o->block = home->k->alloc(all, err)) == NULL)
+        goto out;
+    char *const block = o->block;
+    o->device_leaves = (double *)(void *)block;
+    o->rates = (struct step_rates *)(void *)(block + at_rates);
+    o->report = (double *)(void *)(block + at_report);
+    o->device_first = (int64_t *)(void *)(block + at_first);
+    o->device_group = (int32_t *)(void *)(block + at_group);
+    if (home_is_host(home))
+        o->leaves = o->device_leaves;
+    for (size_t i = 0; i < n; i++)
+        group[i] = o->group[i];
+    if (home_zero(home, block, at_first, err) == 0
+        && home_put(
+               home, o->device_first, o->first_leaf, (n + 1) * sizeof *o->first_leaf, err)
+            == 0)
+        home_put(home, o->device_group, group, n * sizeof *group, err);
+out:
+    free(group);
+    return (int)err->code;
+}
+
 int optimizer_new(struct optimizer **out, struct params *p,
     const struct optimizer_options *options, struct glm_error *err)
 {
@@ -230,21 +269,14 @@ int optimizer_new(struct optimizer **out, struct params *p,
         if (settle(o, i, err) != 0)
             goto out;
     const size_t moments = bytes.adamw + bytes.muon;
-    o->leaves = calloc((size_t)o->first_leaf[p->count] + 1, sizeof *o->leaves);
-    const size_t leaves = ((size_t)o->first_leaf[p->count] + 1) * sizeof *o->leaves;
-    if (o->leaves == NULL) {
-        glm_fail(err, GLM_ENOMEM, "no memory for the norm's leaves");
-        goto out;
-    }
-    if ((o->arena = p->home.k->alloc(moments + ALIGN + leaves, err)) == NULL
+    if ((o->arena = p->home.k->alloc(moments + 1, err)) == NULL
         || p->home.k->zero(o->arena, moments, p->home.stream, err) != 0) {
         glm_within(err, "the optimizer's state (AdamW %zu bytes, Muon %zu)", bytes.adamw,
             bytes.muon);
         goto out;
     }
-    o->device_leaves = home_is_host(&p->home)
-        ? o->leaves
-        : (double *)(void *)((char *)o->arena + aligned(moments));
+    if (make_block(o, err) != 0)
+        goto out;
     place(o);
     *out = o;
     return 0;
@@ -263,7 +295,11 @@ void optimizer_free(struct optimizer *o)
     free(o->group);
     free(o->steps);
     free(o->first_leaf);
-    free(o->leaves);
+    free(o->host_rates);
+    if (o->leaves != o->device_leaves)
+        free(o->leaves);
+    if (o->block != NULL)
+        o->p->home.k->release(o->block);
     if (o->arena != NULL)
         o->p->home.k->release(o->arena);
     free(o->text);
@@ -313,41 +349,10 @@ static int fetch_leaves(struct optimizer *o, struct glm_error *err)
         : (int)err->code;
 }
 
-static int norms(struct optimizer *o, const struct optimizer_step *step,
-    const struct kernels *k, glm_stream stream, struct optimizer_report *r,
-    struct glm_error *err)
-{
-    for (int64_t i = 0; i < o->p->count; i++)
-        if (optimizer_leaves(o, i, k, stream, err) != 0)
-            return err->code;
-    if (k->stream_wait(stream, err) != 0 || fetch_leaves(o, err) != 0
-        || optimizer_check_leaves(o, err) != 0)
-        return err->code;
-    *r = (struct optimizer_report){.mtp_clip = 1};
-    r->norm = gradnorm_fold(o->leaves, o->first_leaf, o->group, 0, o->p->count)
-        * step->grad_scale;
-    r->clip = gradnorm_clip(r->norm, o->options.clip);
-    if (o->options.mtp_apart) {
-        r->mtp_norm = gradnorm_fold(o->leaves, o->first_leaf, o->group, 1, o->p->count)
-            * step->grad_scale;
-        r->mtp_clip = gradnorm_clip(r->mtp_norm, o->options.clip);
-    }
-    if (!isfinite(r->norm) || !isfinite(r->mtp_norm))
-        return glm_fail(err, GLM_EFORMAT,
-            "the gradient norm is %g although every gradient is a "
-            "number: it overflows",
-            isfinite(r->norm) ? r->mtp_norm : r->norm);
-    return 0;
-}
-
 /* ---- update ----------------------------------------------------------------------------------- */
 
-struct rates {
-    double lr, decay, grad_scale;
-};
-
-static int muon_update(const struct optimizer *o, int64_t i, const struct rates *r,
-    const struct kernels *k, glm_stream stream, struct glm_error *err)
+static int muon_update(const struct optimizer *o, int64_t i, const struct kernels *k,
+    glm_stream stream, struct glm_error *err)
 {
     const struct optimizer_options *opt = &o->options;
     const struct param *p = &o->p->p[i];
@@ -366,15 +371,13 @@ static int muon_update(const struct optimizer *o, int64_t i, const struct rates 
             .row_stride = C,
             .run = c->run,
             .run_stride = c->leap * C,
-            .lr = r->lr,
-            .decay = r->decay,
             .momentum = opt->muon_momentum,
-            .grad_scale = r->grad_scale,
             .factor = opt->muon_extra_scale * c->rho,
             .coeff = o->coeff,
             .steps = o->coeff_steps,
             .nesterov = opt->muon_nesterov,
             .low_precision = opt->muon_low_precision,
+            .rates = &o->rates[i],
             .dtype = o->p->acc};
         if (k->muon(&op, stream, err) != 0)
             return err->code;
@@ -382,8 +385,8 @@ static int muon_update(const struct optimizer *o, int64_t i, const struct rates 
     return 0;
 }
 
-static int adamw_update(const struct optimizer *o, int64_t i, const struct rates *r,
-    const struct kernels *k, glm_stream stream, struct glm_error *err)
+static int adamw_update(const struct optimizer *o, int64_t i, const struct kernels *k,
+    glm_stream stream, struct glm_error *err)
 {
     const struct optimizer_options *opt = &o->options;
     const struct param *p = &o->p->p[i];
@@ -393,25 +396,22 @@ static int adamw_update(const struct optimizer *o, int64_t i, const struct rates
                         .v = o->moments[i].v,
                         .g = p->grad,
                         .n = p->count,
-                        .step = o->steps[i] + 1,
-                        .lr = r->lr,
                         .beta1 = opt->adam_beta1,
                         .beta2 = opt->adam_beta2,
                         .eps = opt->adam_eps,
-                        .decay = r->decay,
-                        .grad_scale = r->grad_scale,
+                        .rates = &o->rates[i],
                         .dtype = o->p->acc},
         stream, err);
 }
 
-static int update(struct optimizer *o, int64_t i, const struct rates *r,
-    const struct kernels *k, glm_stream stream, struct glm_error *err)
+/* A step that stops writes the model's copy all the same: the bits that it has. */
+static int update(const struct optimizer *o, int64_t i, const struct kernels *k,
+    glm_stream stream, struct glm_error *err)
 {
     const struct param *p = &o->p->p[i];
 
-    if ((o->plan[i].muon ? muon_update : adamw_update)(o, i, r, k, stream, err) != 0)
+    if ((o->plan[i].muon ? muon_update : adamw_update)(o, i, k, stream, err) != 0)
         return glm_within(err, "update of %s", p->entry->name);
-    o->steps[i]++;
     if (p->master == p->w)
         return 0;
     return k->convert(
@@ -420,42 +420,117 @@ static int update(struct optimizer *o, int64_t i, const struct rates *r,
         stream, err);
 }
 
+static int move_bias(const struct optimizer *o, int64_t i, const struct kernels *k,
+    glm_stream stream, struct glm_error *err)
+{
+    const struct param *p = &o->p->p[i];
+
+    return k->router_bias(&(struct router_bias){.bias = p->w,
+                              .load = p->routed,
+                              .E = p->count,
+                              .rate = o->options.bias_rate,
+                              .f32_mean = o->options.bias_fp32_count,
+                              .rates = &o->rates[i]},
+        stream, err);
+}
+
+int optimizer_begin(
+    struct optimizer *o, const struct optimizer_step *step, struct glm_error *err)
+{
+    const size_t n = (size_t)o->p->count;
+
+    for (size_t i = 0; i < n; i++) {
+        const double now = (double)(o->steps[i] + 1);
+        o->host_rates[i] = (struct step_rates){.lr = step->lr,
+            .decay = o->decay[i] ? step->decay : 0,
+            .grad_scale = step->grad_scale,
+            .rest1 = 1 - pow(o->options.adam_beta1, now),
+            .rest2 = 1 - pow(o->options.adam_beta2, now)};
+    }
+    return home_put(&o->p->home, o->rates, o->host_rates, n * sizeof *o->host_rates, err);
+}
+
+int optimizer_queue(struct optimizer *o, const double *watched, int64_t watch,
+    const struct kernels *k, glm_stream stream, struct glm_error *err)
+{
+    const struct clip clip = {.rates = o->rates,
+        .report = o->report,
+        .leaf = o->device_leaves,
+        .first = o->device_first,
+        .group = o->device_group,
+        .watched = watched,
+        .n = o->p->count,
+        .leaves = o->first_leaf[o->p->count],
+        .watch = watch,
+        .limit = o->options.clip};
+
+    for (int64_t i = 0; i < o->p->count; i++)
+        if (optimizer_leaves(o, i, k, stream, err) != 0)
+            return err->code;
+    if (k->clip(&clip, stream, err) != 0)
+        return err->code;
+    for (int64_t i = 0; i < o->p->count; i++) {
+        if (o->p->p[i].routed != NULL && move_bias(o, i, k, stream, err) != 0)
+            return (int)err->code;
+        if (o->group[i] >= 0 && update(o, i, k, stream, err) != 0)
+            return (int)err->code;
+    }
+    return 0;
+}
+
+/* Why the device stopped. */
+static int stopped(
+    struct optimizer *o, const struct optimizer_report *r, struct glm_error *err)
+{
+    if (fetch_leaves(o, err) != 0 || optimizer_check_leaves(o, err) != 0)
+        return (int)err->code;
+    if (!isfinite(r->norm) || !isfinite(r->mtp_norm))
+        return glm_fail(err, GLM_EFORMAT,
+            "the gradient norm is %g although every gradient is a "
+            "number: it overflows",
+            isfinite(r->norm) ? r->mtp_norm : r->norm);
+    return glm_fail(err, GLM_EFORMAT, "a loss is not a number; nothing was updated");
+}
+
+int optimizer_end(struct optimizer *o, const struct kernels *k, glm_stream stream,
+    struct optimizer_report *r, struct glm_error *err)
+{
+    double room[REPORT];
+    const double *said;
+
+    if (k->stream_wait(stream, err) != 0
+        || (said = home_get(&o->p->home, o->report, sizeof room, room, err)) == NULL)
+        return (int)err->code;
+    *r = (struct optimizer_report){.norm = said[0], .clip = said[1], .mtp_clip = 1};
+    if (o->options.mtp_apart) {
+        r->mtp_norm = said[2];
+        r->mtp_clip = said[3];
+    }
+    if (said[4] != 0)
+        return stopped(o, r, err);
+    for (int64_t i = 0; i < o->p->count; i++)
+        o->steps[i] += o->group[i] >= 0;
+    return 0;
+}
+
 int optimizer_update(struct optimizer *o, const struct optimizer_step *step,
     const struct kernels *k, glm_stream stream, struct optimizer_report *report,
     struct glm_error *err)
 {
-    if (norms(o, step, k, stream, report, err) != 0)
-        return err->code;
-    for (int64_t i = 0; i < o->p->count; i++) {
-        if (o->p->p[i].routed != NULL
-            && optimizer_move_bias(o->p, &o->p->p[i], o->options.bias_rate,
-                   o->options.bias_fp32_count, err)
-                != 0)
-            return (int)err->code;
-        if (o->group[i] < 0)
-            continue;
-        const double clip = o->group[i] == 1 ? report->mtp_clip : report->clip;
-        const struct rates r = {.lr = step->lr,
-            .decay = o->decay[i] ? step->decay : 0,
-            .grad_scale = step->grad_scale * clip};
-        if (update(o, i, &r, k, stream, err) != 0)
-            return err->code;
-    }
-    return k->stream_wait(stream, err);
+    if (optimizer_begin(o, step, err) != 0
+        || optimizer_queue(o, NULL, 0, k, stream, err) != 0)
+        return (int)err->code;
+    return optimizer_end(o, k, stream, report, err);
 }
 
 int optimizer_scratch(struct optimizer *o, const struct kernels *k, glm_stream stream,
     size_t *bytes, struct glm_error *err)
 {
-    const struct rates none = {0};
-
     *bytes = 0;
     if (k->dry == NULL)
         return 0;
     k->dry(stream, true);
-    for (int64_t i = 0; i < o->p->count && err->code == GLM_OK; i++)
-        if (o->group[i] >= 0 && optimizer_leaves(o, i, k, stream, err) == 0)
-            (o->plan[i].muon ? muon_update : adamw_update)(o, i, &none, k, stream, err);
+    optimizer_queue(o, NULL, 0, k, stream, err);
     *bytes = k->scratch_peak(stream);
     k->dry(stream, false);
     return (int)err->code;

@@ -5,7 +5,7 @@
  * scale; the router bias, which tokens per expert move. A muon_layout entry overrules the table.
  *
  * Order of a step (spec/training.md 5.1): gradients are checked and their norm taken; router biases;
- * masters; model copies; counts are zeroed (gradients are the caller's to zero). A gradient that is
+ * masters; model copies (gradients and tokens per expert are the caller's to zero). A gradient that is
  * not a number stops before anything has changed. Bits do not depend on threads, nor, through the
  * canonical norm, on who holds what.
  *
@@ -116,6 +116,16 @@ int optimizer_scratch(struct optimizer *o, const struct kernels *k, glm_stream s
 int optimizer_update(struct optimizer *o, const struct optimizer_step *step,
     const struct kernels *k, glm_stream stream, struct optimizer_report *report,
     struct glm_error *err);
+/* The same in three parts. begin puts the step's rates where operations read them; queue takes norm,
+ * clipping and every update without the host, so that it can be recorded and run again (kernels.h);
+ * end waits and reads. The operations themselves change nothing where a gradient, or one of the
+ * `watch` numbers at `watched` in the backend's memory, is not a number: end's GLM_EFORMAT. */
+int optimizer_begin(
+    struct optimizer *o, const struct optimizer_step *step, struct glm_error *err);
+int optimizer_queue(struct optimizer *o, const double *watched, int64_t watch,
+    const struct kernels *k, glm_stream stream, struct glm_error *err);
+int optimizer_end(struct optimizer *o, const struct kernels *k, glm_stream stream,
+    struct optimizer_report *report, struct glm_error *err);
 
 /* The norm's leaves, for owners of parts: optimizer_leaves computes those of tensor i. */
 const int64_t *optimizer_leaf_index(const struct optimizer *o); /* [tensors + 1] */

@@ -1,4 +1,4 @@
-/* The parts of a step that are not arithmetic on tensors: what is no number, and router biases. */
+/* Which gradient is no number. */
 #include "train/optimizer_inside.h"
 
 #include <math.h>
@@ -65,41 +65,4 @@ int optimizer_check_leaves(const struct optimizer *o, struct glm_error *err)
             if (!isfinite(o->leaves[k]))
                 return name_first(o, i, k - o->first_leaf[i], err);
     return 0;
-}
-
-/* ---- router bias (spec/training.md 3.2) ------------------------------------------------------- */
-
-int optimizer_move_bias(const struct params *ps, const struct param *p, double rate,
-    bool fp32_count, struct glm_error *err)
-{
-    const size_t bytes = (size_t)p->count * sizeof(float);
-    float *const copy = home_is_host(&ps->home) ? p->w : malloc(bytes);
-    float *b = copy;
-    int64_t sum = 0;
-    float sum32 = 0;
-
-    if (copy == NULL)
-        return glm_fail(err, GLM_ENOMEM, "no memory for a router's bias");
-    if (home_get(&ps->home, p->w, bytes, copy, err) == NULL)
-        goto out;
-    for (int64_t e = 0; e < p->count; e++) {
-        sum += p->routed[e];
-        sum32 += (float)p->routed[e];
-    }
-    const float mean = sum32 / (float)p->count;
-    for (int64_t e = 0; e < p->count; e++) {
-        const float n = (float)p->routed[e];
-        /* mean > n, as integers: sum > E * n */
-        const int64_t other = p->count * p->routed[e];
-        const int exact = (sum > other) - (sum < other);
-        const int sign = fp32_count ? (mean > n) - (mean < n) : exact;
-        b[e] += (float)rate * (float)sign;
-        p->routed[e] = 0;
-    }
-    if (copy != p->w)
-        home_put(&ps->home, p->w, copy, bytes, err);
-out:
-    if (copy != p->w)
-        free(copy);
-    return (int)err->code;
 }

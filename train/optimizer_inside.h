@@ -23,8 +23,14 @@ struct optimizer {
         device_leaves; /* where the operation puts them: leaves, or the device's memory */
     double coeff[MUON_STEPS][3];
     int coeff_steps;
-    void *arena; /* moments and leaves */
-    char *text;  /* optimizer_text */
+    void *arena; /* moments */
+    void *block; /* where the operations are: leaves, and */
+    struct step_rates *rates,
+        *host_rates;       /* [tensors]: of the step; as the host fills them */
+    double *report;        /* struct clip's */
+    int64_t *device_first; /* first_leaf, group */
+    int32_t *device_group;
+    char *text; /* optimizer_text */
     size_t text_size;
 };
 
@@ -33,9 +39,5 @@ char *optimizer_text(const struct optimizer_options *o, size_t *size);
 
 /* Names the first gradient that is not a number, if a leaf is none. */
 int optimizer_check_leaves(const struct optimizer *o, struct glm_error *err);
-
-/* b += rate * sign(mean tokens - tokens) from p->routed, which is zeroed. */
-int optimizer_move_bias(const struct params *ps, const struct param *p, double rate,
-    bool fp32_count, struct glm_error *err);
 
 #endif

@@ -76,7 +76,6 @@ int params_plan(struct params_bytes *out, const struct table *t,
 /* The arena: | model copies | masters | gradients |, each in table order. */
 static void place(struct params *p, const struct params_bytes *b)
 {
-    int64_t *counts = p->counts;
     char *model = p->arena, *master = model + b->model, *gradient = master + b->master;
 
     p->grads_at = b->model + b->master;
@@ -94,25 +93,13 @@ static void place(struct params *p, const struct params_bytes *b)
         if (one->trained)
             one->master = part.master > 0 ? master : model;
         if (one->trained && bias)
-            one->routed = counts;
+            one->routed = (int64_t *)(void *)gradient;
         else if (one->trained)
             one->grad = gradient;
         model += part.model;
         master += part.master;
         gradient += part.gradient;
-        counts += one->routed != NULL ? one->count : 0;
     }
-    p->counted = counts - p->counts;
-}
-
-static size_t router_counts(const struct table *t)
-{
-    size_t n = 0;
-
-    for (int64_t i = 0; i < t->count; i++)
-        n += t->entries[i].optimizer == OPT_ROUTER_BIAS ? (size_t)elements(&t->entries[i])
-                                                        : 0;
-    return n;
 }
 
 int params_new(struct params **out, const struct table *t, const struct params_options *o,
@@ -125,8 +112,7 @@ int params_new(struct params **out, const struct table *t, const struct params_o
     if (params_plan(&b, t, o, err) != 0)
         return err->code;
     if ((p = calloc(1, sizeof *p)) == NULL
-        || (p->p = calloc((size_t)t->count + 1, sizeof *p->p)) == NULL
-        || (p->counts = calloc(router_counts(t) + 1, sizeof *p->counts)) == NULL) {
+        || (p->p = calloc((size_t)t->count + 1, sizeof *p->p)) == NULL) {
         params_free(p);
         return glm_fail(err, GLM_ENOMEM, "no memory for a list of %lld parameters",
             (long long)t->count);
@@ -159,14 +145,12 @@ void params_free(struct params *p)
         return;
     if (p->arena != NULL)
         p->home.k->release(p->arena);
-    free(p->counts);
     free(p->p);
     free(p);
 }
 
 int params_zero_grads(struct params *p, struct glm_error *err)
 {
-    memset(p->counts, 0, (size_t)p->counted * sizeof *p->counts);
     return home_zero(&p->home, (char *)p->arena + p->grads_at, p->grads_bytes, err);
 }
 

@@ -29,11 +29,10 @@ struct param {
     bool trained;
     enum glm_dtype dtype; /* of w */
     void *w;
-    void *master; /* acc; w itself where that is the master; NULL if frozen */
-    void *grad;   /* acc; NULL if frozen and for a router bias */
-    int64_t
-        *routed; /* [E] tokens per expert since the last update; NULL but for a trained
-                             router bias; the host's memory */
+    void *master;    /* acc; w itself where that is the master; NULL if frozen */
+    void *grad;      /* acc; NULL if frozen and for a router bias */
+    int64_t *routed; /* [E] tokens per expert since params_zero_grads, in a gradient's
+                        place; NULL but for a trained router bias */
 };
 
 struct params {
@@ -45,8 +44,6 @@ struct params {
     struct home home;
     void *arena;
     size_t grads_at, grads_bytes; /* gradients lie together in the arena */
-    int64_t *counts;              /* the host's: all `routed`, one behind the other */
-    int64_t counted;
 };
 
 struct params_bytes { /* with what alignment costs */
@@ -75,6 +72,7 @@ int params_load(struct params *p, struct reader *r, struct glm_error *err);
 
 /* w = rounded masters (nothing to do where w is the master). Tensor i alone. */
 int params_round(struct params *p, int64_t i, struct glm_error *err);
+/* And the tokens per expert. */
 int params_zero_grads(struct params *p, struct glm_error *err);
 
 /* Adds weights, and masters where there are, to the list. */

@@ -109,7 +109,7 @@ struct recipe_train { /* what the model computes */
     bool indexer_trainable;
     int64_t mtp_depth; /* 0: MTP layers are not trained */
     double mtp_coeff, indexer_coeff;
-    bool zero_padding_row_grad, canonical;
+    bool zero_padding_row_grad, canonical, cuda_graph;
     bool mtp_repeated, mtp_detach_heads, sparse_indexer_loss; /* as given */
     const char *stage_name, *topk_impl, *device, *norm_scope, *scale_rule;
     int64_t seed, make_vocab_size_divisible_by;

@@ -234,6 +234,8 @@ const struct recipe_key recipe_keys[] = {
         "a sample: so many rows of a stream of documents, or whole documents"),
     GLM_INT("end_token", data.end_id, NULL, 0, "what ends a document, for eod_mask_loss; the configuration's first eos_token_id"),
     GLM_WORD("device", train.device, "auto", "auto|cpu|cuda", "auto|cpu|cuda", "what computes"),
+    GLM_BOOL("cuda_graph", train.cuda_graph, "true", NULL,
+        "on a GPU, replay a recorded step where two in a row have the same shapes"),
     GLM_WORD("norm_scope", train.norm_scope, "global", "global", NULL,
         "one gradient norm over all parameters"),
     GLM_BOOL("canonical", train.canonical, "false", "false",

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/base/bf16.h"
@@ -22,26 +23,22 @@ static void add(struct sums *s, const struct model_losses *l)
     s->indexer_rows += l->indexer_rows;
 }
 
-static void add_loads(const struct trainer *t)
-{
-    for (int64_t l = 0; l < t->layers; l++)
-        if (t->bias_row[l] >= 0)
-            model_add_loads(t->model, l, t->params->p[t->bias_row[l]].routed);
-}
-
-/* Of the step so far. */
+/* Of the step so far; NaN: cannot be had. */
 static double expert_load(const struct trainer *t)
 {
     double worst = NAN;
+    struct glm_error unread = {0};
 
     for (int64_t l = 0; l < t->layers; l++) {
-        if (t->bias_row[l] < 0)
+        if (t->load[l] == NULL)
             continue;
         const struct param *const p = &t->params->p[t->bias_row[l]];
         int64_t most = 0, all = 0;
-        for (int64_t e = 0; e < p->count; e++) {
-            most = p->routed[e] > most ? p->routed[e] : most;
-            all += p->routed[e];
+        const int64_t *const routed = home_get(&t->params->home, p->routed,
+            (size_t)p->count * sizeof *routed, t->routed, &unread);
+        for (int64_t e = 0; routed != NULL && e < p->count; e++) {
+            most = routed[e] > most ? routed[e] : most;
+            all += routed[e];
         }
         const double load = all > 0 ? (double)most * (double)p->count / (double)all : NAN;
         worst = load > worst || isnan(worst) ? load : worst;
@@ -101,20 +98,25 @@ static int name_culprit(
         what, value, cause.code != GLM_OK ? cause.text : "and so are all gradients");
 }
 
-static int check_losses(struct trainer *t, struct glm_error *err)
-{
-    const struct model_losses *const l = model_losses(t->model);
+/* ---- the step --------------------------------------------------------------------------------- */
 
-    if (!isfinite(l->lm_sum))
-        return name_culprit(t, "loss", l->lm_sum, err);
-    if (!isfinite(l->mtp_sum))
-        return name_culprit(t, "MTP loss", l->mtp_sum, err);
+/* The losses of all micro-batches, each of which must be a number. */
+static int add_losses(struct trainer *t, struct sums *s, struct glm_error *err)
+{
+    for (int64_t i = 0; i < t->batch.parts; i++) {
+        if (t->batch.part[i].tokens == 0)
+            continue;
+        const struct model_losses *const l = model_losses_of(t->model, i);
+        if (!isfinite(l->lm_sum))
+            return name_culprit(t, "loss", l->lm_sum, err);
+        if (!isfinite(l->mtp_sum))
+            return name_culprit(t, "MTP loss", l->mtp_sum, err);
+        add(s, l);
+    }
     return GLM_OK;
 }
 
-/* ---- the step --------------------------------------------------------------------------------- */
-
-static int micro_batches(struct trainer *t, struct sums *s,
+static int run_whole(struct trainer *t, const struct train_step *out,
     const struct glm_events *events, struct glm_error *err)
 {
     const struct feed_batch *const b = &t->batch;
@@ -122,25 +124,19 @@ static int micro_batches(struct trainer *t, struct sums *s,
     const struct model_scale scale = {.lm = 1,
         .mtp = b->mtp_targets > 0 ? (double)b->targets / (double)b->mtp_targets : 0,
         .indexer = 1};
+    const struct optimizer_step rates = {.lr = out->lr,
+        .decay = out->weight_decay,
+        .grad_scale = 1.0 / (double)(b->targets > 0 ? b->targets : 1)};
+    const bool wished = t->whole.record;
 
-    for (int64_t i = 0; i < b->parts; i++) {
-        const int stop = glm_events_stop(events);
-        if (stop != 0) {
-            glm_fail(err, GLM_ESTOPPED, "stopped");
-            err->sys_errno = stop;
-            return (int)err->code;
-        }
-        if (b->part[i].tokens == 0)
-            continue;
-        b->part[i].late = true;
-        if (model_forward(t->model, &b->part[i], NULL, err) != 0)
-            return (int)err->code;
-        add_loads(t);
-        if (model_backward(t->model, &scale, err) != 0 || check_losses(t, err) != GLM_OK)
-            return (int)err->code;
-        add(s, model_losses(t->model));
+    wholestep_run(&t->whole, b->part, b->parts, &scale, &rates, events, err);
+    if (wished && !t->whole.record) {
+        char sentence[400];
+        snprintf(sentence, sizeof sentence,
+            "cuda_graph: %s; steps are launched operation by operation", t->whole.why);
+        glm_events_note(events, sentence);
     }
-    return GLM_OK;
+    return (int)err->code;
 }
 
 /* With gradients of zero, so that no number changes but by momentum and decay: a step without a
@@ -195,16 +191,11 @@ int step_run(struct trainer *t, struct train_step *out, uint64_t *flops,
     if (feed_fill(t->feed, s->position, t->recipe->batch.global, &t->batch, err)
         != GLM_OK)
         return (int)err->code;
-    if (params_zero_grads(t->params, err) != 0)
-        return (int)err->code;
-    if (micro_batches(t, &sums, events, err) != GLM_OK
-        || count_flops(t, flops, err) != GLM_OK)
+    if (count_flops(t, flops, err) != GLM_OK || run_whole(t, out, events, err) != GLM_OK
+        || add_losses(t, &sums, err) != GLM_OK)
         return (int)err->code;
     out->expert_load = expert_load(t);
-    const struct optimizer_step update = {.lr = out->lr,
-        .decay = out->weight_decay,
-        .grad_scale = 1.0 / (double)(t->batch.targets > 0 ? t->batch.targets : 1)};
-    if (optimizer_update(t->optimizer, &update, t->k, t->stream, &report, err) != 0) {
+    if (optimizer_end(t->optimizer, t->k, t->stream, &report, err) != 0) {
         if (err->code == GLM_EFORMAT) {
             err->code = GLM_EMISMATCH;
             glm_within(err, "step %lld, nothing was saved", (long long)s->step + 1);

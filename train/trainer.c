@@ -18,6 +18,9 @@ static struct model_options model_options(const struct trainer *t)
     /* Where the two forms of attention cost the same (7.7 K keys with sets of 2,048): a constant, so
      * that a run's bits do not depend on how fast anything was. */
     const int64_t expanded_most = 8192;
+    const int64_t parts = (b->global + b->micro - 1) / b->micro;
+    /* Inputs of a whole step, six numbers a row at most, where the GPU has them all at once. */
+    const int64_t ahead_most = INT64_C(256) << 20;
 
     return (struct model_options){.dtype = w->bf16 ? GLM_BF16 : GLM_F32,
         .max_tokens = rows,
@@ -34,7 +37,10 @@ static struct model_options model_options(const struct trainer *t)
         .dense_attention = w->stage == RECIPE_DENSE || w->stage == RECIPE_INDEXER_WARMUP,
         .zero_padding_row_grad = w->zero_padding_row_grad,
         .absorbed = !t->k->host && b->seq_length > expanded_most,
-        .lean = !t->k->host};
+        .lean = !t->k->host,
+        .parts = parts,
+        .ahead =
+            w->cuda_graph && t->k->record != NULL && rows <= ahead_most / 24 / parts};
 }
 
 static struct params_options params_options(const struct recipe *r)
@@ -235,7 +241,10 @@ static int make_model(struct trainer *t, size_t scratch, struct glm_error *err)
     t->layers = t->table->config.num_hidden_layers + t->table->config.num_mtp_layers;
     t->model_params = calloc((size_t)t->table->count + 1, sizeof *t->model_params);
     t->bias_row = calloc((size_t)t->layers + 1, sizeof *t->bias_row);
-    if (t->model_params == NULL || t->bias_row == NULL)
+    t->load = calloc((size_t)t->layers + 1, sizeof *t->load);
+    t->routed = calloc((size_t)t->table->config.n_routed_experts + 1, sizeof *t->routed);
+    if (t->model_params == NULL || t->bias_row == NULL || t->load == NULL
+        || t->routed == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for the model");
     for (int64_t l = 0; l < t->layers; l++)
         t->bias_row[l] = -1;
@@ -245,6 +254,8 @@ static int make_model(struct trainer *t, size_t scratch, struct glm_error *err)
             (struct model_param){t->params->p[i].w, t->params->p[i].grad};
         if (e->optimizer == OPT_ROUTER_BIAS && t->params->p[i].routed != NULL)
             t->bias_row[e->layer] = i;
+        if (e->optimizer == OPT_ROUTER_BIAS)
+            t->load[e->layer] = t->params->p[i].routed;
     }
     t->flops = (struct flops_options){.mtp_depth = o.mtp ? 1 : 0,
         .dense_attention = o.dense_attention,
@@ -252,7 +263,17 @@ static int make_model(struct trainer *t, size_t scratch, struct glm_error *err)
             : w->indexer_loss == RECIPE_LOSS_DENSE       ? FLOPS_INDEXER_DENSE
             : o.dense_attention                          ? FLOPS_INDEXER_OFF
                                                          : FLOPS_INDEXER_ONLY_FORWARD};
-    return model_new(&t->model, t->table, t->model_params, &o, t->k, t->stream, err);
+    if (model_new(&t->model, t->table, t->model_params, &o, t->k, t->stream, err) != 0)
+        return (int)err->code;
+    t->whole = (struct wholestep){.model = t->model,
+        .params = t->params,
+        .optimizer = t->optimizer,
+        .k = t->k,
+        .stream = t->stream,
+        .load = t->load,
+        .ahead = o.ahead,
+        .record = o.ahead};
+    return GLM_OK;
 }
 
 static int make_data(struct trainer *t, bool train, struct glm_error *err)
@@ -320,9 +341,12 @@ void trainer_close(struct trainer *t)
 {
     state_clear(&t->state);
     origin_clear(&t->origin);
+    wholestep_clear(&t->whole);
     model_free(t->model);
     free(t->model_params);
     free(t->bias_row);
+    free(t->load);
+    free(t->routed);
     optimizer_free(t->optimizer);
     free(t->layout);
     params_free(t->params);

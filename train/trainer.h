@@ -9,6 +9,7 @@
 #include "train/recipe.h"
 #include "train/schedule.h"
 #include "train/state.h"
+#include "train/wholestep.h"
 
 struct trainer {
     const struct recipe *recipe;
@@ -23,7 +24,11 @@ struct trainer {
     struct model *model;
     /* [layers, MTP layer last] row of the router's bias; -1: dense layer */
     int64_t *bias_row;
+    int64_t *
+        *load; /* [layers] where the tokens of its experts are counted; NULL: dense */
+    int64_t *routed; /* [most experts] one of them on the host */
     int64_t layers;
+    struct wholestep whole;
     struct schedule schedule;
     struct feed *feed, *valid; /* valid: NULL if the recipe never evaluates */
     struct feed_batch batch;

@@ -319,9 +319,18 @@ static int muon_matrix(
 
 OP_FN(muon)
 {
+    struct muon now = *p;
+
     if (check("muon", p->B, p->R, p->C, p->steps, err) != 0)
         return err->code;
-    return for_each_matrix(muon_matrix, p, p->B, stream, err);
+    if (p->rates != NULL) {
+        now.lr = p->rates->lr;
+        now.decay = p->rates->decay;
+        now.grad_scale = p->rates->grad_scale;
+        if (p->rates->stop != 0)
+            return 0;
+    }
+    return for_each_matrix(muon_matrix, &now, p->B, stream, err);
 }
 
 #endif

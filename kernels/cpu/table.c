@@ -1,7 +1,7 @@
 /* cpu_<op>: the version of an operation for its element type.
  *
- * gemm, grouped_gemm and convert name types of their own and moe_plan has integers only: their
- * files define the cpu_ function themselves. */
+ * gemm, grouped_gemm and convert name types of their own, moe_plan and those of step.c have one or
+ * none: their files define the cpu_ function themselves. */
 #include "kernels/ops.h"
 
 /* clang-format off */

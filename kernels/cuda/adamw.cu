@@ -16,6 +16,13 @@ static __global__ void k_adamw(struct adamw p, struct rates c, bool wide)
     const int n = eight_part(i, p.n);
     float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
 
+    if (p.rates != NULL) {
+        if (p.rates->stop != 0)
+            return;
+        c.scale = (float)p.rates->grad_scale, c.lr = (float)p.rates->lr;
+        c.decay = (float)p.rates->decay;
+        c.bias1 = (float)p.rates->rest1, c.bias2 = (float)p.rates->rest2;
+    }
     eight_get(w, (const float *)p.w + i, n, wide);
     eight_get(m, (const float *)p.m + i, n, wide);
     eight_get(v, (const float *)p.v + i, n, wide);
@@ -39,7 +46,7 @@ CUDA_OP(adamw)
     if (p->dtype != GLM_F32)
         return glm_fail(err, GLM_EFORMAT,
             "adamw: elements of %s: on the GPU they are F32", glm_dtype_name(p->dtype));
-    if (p->n < 0 || p->step < 1 || !(p->beta1 >= 0 && p->beta1 < 1)
+    if (p->n < 0 || (p->rates == NULL && p->step < 1) || !(p->beta1 >= 0 && p->beta1 < 1)
         || !(p->beta2 >= 0 && p->beta2 < 1))
         return glm_fail(err, GLM_EFORMAT,
             "adamw: %lld elements, step %lld, beta %g and %g, expected a step from 1 and "

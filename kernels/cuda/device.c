@@ -340,6 +340,50 @@ static size_t scratch_peak(glm_stream s)
     return s->peak;
 }
 
+/* ---- recording: a CUDA graph ------------------------------------------------------------------ */
+
+/* Relaxed: libraries may still load a kernel that no step before has run. */
+static int record(glm_stream s, struct glm_error *err)
+{
+    cuda_begin(s); /* nothing of before is given back inside */
+    return cuda_check(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeRelaxed),
+        "beginning to record a step", err);
+}
+
+static int recorded(glm_stream s, void **recording, struct glm_error *err)
+{
+    struct glm_error ignored = {0};
+    struct glm_error *const say = err->code == GLM_OK ? err : &ignored;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t ready = NULL;
+
+    *recording = NULL;
+    cuda_begin(s);
+    if (cuda_check(cudaStreamEndCapture(s->stream, &graph), "recording a step", say) == 0
+        && err->code == GLM_OK
+        && cuda_check(cudaGraphInstantiate(&ready, graph, 0), "a recorded step", err) == 0
+        && cuda_check(cudaGraphUpload(ready, s->stream), "a recorded step", err) == 0)
+        *recording = ready;
+    else if (ready != NULL)
+        cudaGraphExecDestroy(ready);
+    if (graph != NULL)
+        cudaGraphDestroy(graph);
+    if (err->code != GLM_OK)
+        (void)cudaGetLastError(); /* the stream goes on */
+    return (int)err->code;
+}
+
+static int replay(void *recording, glm_stream s, struct glm_error *err)
+{
+    return cuda_check(cudaGraphLaunch(recording, s->stream), "a recorded step", err);
+}
+
+static void forget(void *recording)
+{
+    if (recording != NULL)
+        cudaGraphExecDestroy(recording);
+}
+
 /* ---- the table -------------------------------------------------------------------------------- */
 
 #define CUDA_MEMBER(op) .op = cuda_##op,
@@ -358,6 +402,10 @@ static const struct kernels cuda = {.name = "cuda",
     .dry = dry,
     .lend = lend,
     .scratch_peak = scratch_peak,
+    .record = record,
+    .recorded = recorded,
+    .replay = replay,
+    .forget = forget,
     OPS(CUDA_MEMBER)};
 
 const struct kernels *glm_backend(void)

@@ -10,6 +10,19 @@ struct rates {
     float shrink, rest, keep, ahead, scale, rate;
 };
 
+/* The rates of the step, or those of the call; whether to stop. */
+static __device__ inline bool now(struct rates *c, const struct muon *p)
+{
+    const struct step_rates *const r = p->rates;
+
+    if (r == NULL)
+        return false;
+    c->shrink = (float)(r->lr * r->decay);
+    c->scale = (float)r->grad_scale;
+    c->rate = (float)(r->lr * p->factor);
+    return r->stop != 0;
+}
+
 /* Rows `first` on, of [B*R] rows together, `rows` of them a block; x is [B*R,C] of the batch that
  * begins at matrix b0. */
 struct piece {
@@ -35,6 +48,8 @@ static __global__ void k_before(struct piece k, float *u)
     const int64_t first = (int64_t)blockIdx.x * k.rows;
     float m[EIGHT], g[EIGHT];
 
+    if (now(&k.c, &k.p))
+        return;
     for (int i = threadIdx.x; i < k.rows * across; i += THREADS) {
         const int64_t row = first + i / across, d = i % across * EIGHT;
         if (row >= k.all)
@@ -61,6 +76,8 @@ template <class E> static __global__ void k_after(struct piece k, const E *o)
     const int64_t first = (int64_t)blockIdx.x * k.rows;
     float w[EIGHT], v[EIGHT];
 
+    if (now(&k.c, &k.p))
+        return;
     for (int i = threadIdx.x; i < k.rows * across; i += THREADS) {
         const int64_t row = first + i / across, d = i % across * EIGHT;
         if (row >= k.all)

@@ -5,6 +5,8 @@
 
 #include <cublasLt.h>
 
+#include <emu.h>
+
 #include "kernels/base/bf16.h"
 
 struct emu_lt {
@@ -199,12 +201,46 @@ static void one(const struct emu_lt_desc *d, float alpha, const float *a,
         }
 }
 
+/* A product, to be made now or whenever the graph it was noted in is launched. */
+struct product {
+    struct emu_lt_desc desc;
+    struct emu_lt_layout a_is, b_is, c_is;
+    float alpha, beta;
+    const void *a, *b, *c;
+    void *to;
+};
+
+static void multiply(void *ctx)
+{
+    const struct product *const p = ctx;
+
+    for (int32_t i = 0; i < p->c_is.batch; i++) {
+        float *const x = widened(&p->a_is, p->a, i * p->a_is.stride),
+                     *const y = widened(&p->b_is, p->b, i * p->b_is.stride);
+        one(&p->desc, p->alpha, x, &p->a_is, y, &p->b_is, p->beta, p->c, p->to, &p->c_is,
+            i * p->c_is.stride);
+        free(x);
+        free(y);
+    }
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t d,
     const void *alpha, const void *a, cublasLtMatrixLayout_t la, const void *b,
     cublasLtMatrixLayout_t lb, const void *beta, const void *c, cublasLtMatrixLayout_t lc,
     void *to, cublasLtMatrixLayout_t lto, const cublasLtMatmulAlgo_t *algo, void *space,
     size_t space_bytes, cudaStream_t stream)
 {
+    struct product p = {.desc = *d,
+        .a_is = *la,
+        .b_is = *lb,
+        .c_is = *lc,
+        .alpha = *(const float *)alpha,
+        .beta = *(const float *)beta,
+        .a = a,
+        .b = b,
+        .c = c,
+        .to = to};
+
     (void)lt;
     (void)lto;
     (void)algo;
@@ -213,13 +249,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t d,
     (void)stream;
     if (!fits(d, la, lb, lc))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (int32_t i = 0; i < lc->batch; i++) {
-        float *const x = widened(la, a, i * la->stride),
-                     *const y = widened(lb, b, i * lb->stride);
-        one(d, *(const float *)alpha, x, la, y, lb, *(const float *)beta, c, to, lc,
-            i * lc->stride);
-        free(x);
-        free(y);
+    if (!emu_recording()) {
+        multiply(&p);
+        return CUBLAS_STATUS_SUCCESS;
     }
+    struct product *const kept = zeros(sizeof *kept);
+    *kept = p;
+    emu_note(multiply, free, kept);
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <tuple>
 #include <type_traits>
 
 #include <cuda_runtime_api.h>
@@ -47,7 +48,32 @@ static const int warpSize = 32;
 
 #define LAUNCH(kernel, grid, block, shared, s, err, ...)                                 \
     emu_launch(__FILE__ ": " #kernel, dim3(grid), dim3(block), (size_t)(shared), (s), (err),           \
-        [&] { (kernel)(__VA_ARGS__); })
+        emu_bind((kernel), __VA_ARGS__))
+
+/* A call with its arguments as they are now. */
+template <class... P, class... A>
+static inline auto emu_bind(void (*kernel)(P...), A... a)
+{
+    return [kernel, args = std::tuple<std::decay_t<P>...>(a...)] {
+        std::apply(kernel, args);
+    };
+}
+
+template <class F> struct emu_noted {
+    const char *name;
+    dim3 grid, block;
+    size_t shared;
+    F go;
+
+    static void run(void *self)
+    {
+        emu_noted *const n = (emu_noted *)self;
+        emu_run(
+            n->name, n->grid, n->block, n->shared, [](void *ctx) { (*(F *)ctx)(); },
+            &n->go);
+    }
+    static void done(void *self) { delete (emu_noted *)self; }
+};
 
 template <class S, class E, class F>
 static inline int emu_launch(
@@ -55,6 +81,11 @@ static inline int emu_launch(
 {
     if (s->dry || grid.x == 0 || grid.y == 0 || grid.z == 0)
         return (int)err->code;
+    if (emu_recording()) {
+        emu_note(emu_noted<F>::run, emu_noted<F>::done,
+            new emu_noted<F>{name, grid, block, shared, go});
+        return (int)err->code;
+    }
     emu_run(
         name, grid, block, shared, [](void *ctx) { (*(F *)ctx)(); }, &go);
     return cuda_check(cudaGetLastError(), name, err);

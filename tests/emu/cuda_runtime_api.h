@@ -16,7 +16,8 @@ typedef enum cudaError {
     cudaErrorInvalidConfiguration = 9,
     cudaErrorNotReady = 600,
     cudaErrorLaunchFailure = 719,
-    cudaErrorNotSupported = 801
+    cudaErrorNotSupported = 801,
+    cudaErrorStreamCaptureUnsupported = 900
 } cudaError_t;
 
 enum cudaMemcpyKind {
@@ -88,6 +89,19 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+/* Recording: what would run is kept, arguments and all (runtime.c). */
+enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
+typedef struct emu_graph *cudaGraph_t;
+typedef struct emu_graph *cudaGraphExec_t;
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph);
+cudaError_t cudaGraphInstantiate(
+    cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphUpload(cudaGraphExec_t ready, cudaStream_t s);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t s);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+
 cudaError_t cudaFuncSetAttribute(
     const void *kernel, enum cudaFuncAttribute what, int value);
 

@@ -13,6 +13,11 @@ enum { EMU_SHARED = 232448, EMU_THREADS = 1024, EMU_WARP = 32 };
 /* Remembers e for cudaGetLastError. */
 cudaError_t emu_failed(cudaError_t e);
 
+/* Between BeginCapture and EndCapture: emu_note keeps a call, to be run at each launch of the graph;
+ * `done` frees ctx with it. */
+int emu_recording(void);
+void emu_note(void (*call)(void *ctx), void (*done)(void *ctx), void *ctx);
+
 struct emu_dim {
     unsigned x, y, z;
 };

@@ -147,9 +147,133 @@ cudaError_t cudaFree(void *p)
     return cudaSuccess;
 }
 
+/* ---- recording -------------------------------------------------------------------------------- */
+
+struct emu_graph {
+    struct emu_noted {
+        void (*call)(void *ctx), (*done)(void *ctx);
+        void *ctx;
+    } * list;
+    size_t count, room;
+};
+
+static struct emu_graph *recording;
+
+int emu_recording(void)
+{
+    return recording != NULL;
+}
+
+void emu_note(void (*call)(void *ctx), void (*done)(void *ctx), void *ctx)
+{
+    if (recording->count == recording->room) {
+        recording->room = 2 * recording->room + 64;
+        recording->list =
+            realloc(recording->list, recording->room * sizeof *recording->list);
+        if (recording->list == NULL)
+            abort();
+    }
+    recording->list[recording->count++] = (struct emu_noted){call, done, ctx};
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
+{
+    (void)s;
+    (void)mode;
+    if (recording != NULL || (recording = calloc(1, sizeof *recording)) == NULL)
+        return cudaErrorStreamCaptureUnsupported;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
+{
+    (void)s;
+    *graph = recording;
+    recording = NULL;
+    return *graph != NULL ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
+}
+
+/* The calls go over to what is instantiated. */
+cudaError_t cudaGraphInstantiate(
+    cudaGraphExec_t *ready, cudaGraph_t graph, unsigned long long flags)
+{
+    (void)flags;
+    if ((*ready = malloc(sizeof **ready)) == NULL)
+        return cudaErrorMemoryAllocation;
+    **ready = *graph;
+    *graph = (struct emu_graph){0};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t ready, cudaStream_t s)
+{
+    (void)s;
+    return ready != NULL ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t s)
+{
+    (void)s;
+    if (recording != NULL)
+        return cudaErrorStreamCaptureUnsupported;
+    for (size_t i = 0; i < ready->count; i++)
+        ready->list[i].call(ready->list[i].ctx);
+    return last;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready)
+{
+    return cudaGraphDestroy(ready);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    for (size_t i = 0; i < graph->count; i++)
+        graph->list[i].done(graph->list[i].ctx);
+    free(graph->list);
+    free(graph);
+    return cudaSuccess;
+}
+
+/* A memset or a copy, noted down. */
+struct noted_bytes {
+    char *to;
+    const char *from; /* NULL: `byte` */
+    int byte;
+    size_t to_pitch, pitch, width, height;
+};
+
+static void move_bytes(void *ctx)
+{
+    const struct noted_bytes *const b = ctx;
+
+    for (size_t i = 0; i < b->height; i++)
+        if (b->from != NULL)
+            memmove(b->to + i * b->to_pitch, b->from + i * b->pitch, b->width);
+        else
+            memset(b->to + i * b->to_pitch, b->byte, b->width);
+}
+
+static cudaError_t move_or_note(struct noted_bytes b)
+{
+    struct noted_bytes *kept;
+
+    if (recording == NULL) {
+        move_bytes(&b);
+        return cudaSuccess;
+    }
+    if ((kept = malloc(sizeof *kept)) == NULL)
+        return cudaErrorMemoryAllocation;
+    *kept = b;
+    emu_note(move_bytes, free, kept);
+    return cudaSuccess;
+}
+
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s)
 {
     (void)s;
+    if (recording != NULL)
+        return cudaErrorStreamCaptureUnsupported;
     return cudaMalloc(p, bytes);
 }
 
@@ -194,7 +318,8 @@ cudaError_t cudaMemcpyAsync(
     void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
 {
     (void)s;
-    return cudaMemcpy(to, from, n, kind);
+    (void)kind;
+    return move_or_note((struct noted_bytes){to, from, 0, n, n, n, 1});
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t pitch,
@@ -202,9 +327,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 {
     (void)kind;
     (void)s;
-    for (size_t i = 0; i < height; i++)
-        memmove((char *)to + i * to_pitch, (const char *)from + i * pitch, width);
-    return cudaSuccess;
+    return move_or_note(
+        (struct noted_bytes){to, from, 0, to_pitch, pitch, width, height});
 }
 
 cudaError_t cudaMemset(void *p, int byte, size_t n)
@@ -216,16 +340,14 @@ cudaError_t cudaMemset(void *p, int byte, size_t n)
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t n, cudaStream_t s)
 {
     (void)s;
-    return cudaMemset(p, byte, n);
+    return move_or_note((struct noted_bytes){p, NULL, byte, n, n, n, 1});
 }
 
 cudaError_t cudaMemset2DAsync(
     void *p, size_t pitch, int byte, size_t width, size_t height, cudaStream_t s)
 {
     (void)s;
-    for (size_t i = 0; i < height; i++)
-        memset((char *)p + i * pitch, byte, width);
-    return cudaSuccess;
+    return move_or_note((struct noted_bytes){p, NULL, byte, pitch, 0, width, height});
 }
 
 /* ---- streams and events ----------------------------------------------------------------------- */
@@ -253,7 +375,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     (void)s;
-    return last;
+    return recording != NULL ? cudaErrorStreamCaptureUnsupported : last;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t s)

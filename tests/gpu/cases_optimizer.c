@@ -83,7 +83,20 @@ void cases_head(struct suite *s, enum glm_dtype dtype)
 
 /* ---- optimizer: F32 alone --------------------------------------------------------------------- */
 
-static void adam(struct suite *s)
+/* way 0: as the struct says, 1: as rates say, 2: they say stop, and what would have been is not. */
+static void rates(struct opcase *c, int way)
+{
+    const double r[6] = {3e-3, 0.07, 0.375, 1 - 0.9 * 0.9, 1 - 0.95 * 0.95, way == 2};
+
+    if (c == NULL)
+        return;
+    if (way == 0)
+        case_drop(c, "rates");
+    else
+        case_copy(c, "rates", r);
+}
+
+static void adam_way(struct suite *s, int way)
 {
     static const int64_t sizes[] = {0, 1, 3, 4, 255, 1029, 100003};
 
@@ -97,16 +110,23 @@ static void adam(struct suite *s)
             .decay = i % 3 ? 0.1 : 0,
             .grad_scale = 0.25,
             .dtype = GLM_F32};
-        struct opcase *c = case_new(
-            s, OP_adamw, &p, "n %lld, step %lld", (long long)p.n, (long long)p.step);
+        struct opcase *c = case_new(s, OP_adamw, &p, "n %lld, step %lld, rates %d",
+            (long long)p.n, (long long)p.step, way);
         if (c == NULL)
             continue;
         for (int64_t j = 0; j < p.n; j++) {
             float *const v = (float *)case_data(c, "v") + j;
             *v = *v * *v;
         }
+        rates(c, way);
         case_run(s, c);
     }
+}
+
+static void adam(struct suite *s)
+{
+    for (int way = 0; way < 3; way++)
+        adam_way(s, way);
 }
 
 static const double muon_coeff[5][3] = {{3.4445, -4.7750, 2.0315},
@@ -171,6 +191,7 @@ static void muons(struct suite *s)
                 nesterov ? ", nesterov" : "", low ? ", low" : "");
             if (c != NULL)
                 c->floor = low ? 0x1p-8 : 0x1p-14;
+            rates(c, (int)(i + (size_t)way) % 3);
             case_run(s, c);
         }
 }
@@ -208,11 +229,129 @@ static void squares(struct suite *s, enum glm_dtype dtype)
     }
 }
 
+/* ---- what a step decides by itself ------------------------------------------------------------ */
+
+static void totals(struct suite *s)
+{
+    static const int64_t sizes[] = {0, 1, 255, 256, 257, 5000, 70001};
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const struct total p = {.n = sizes[i], .dtype = GLM_F32};
+        struct opcase *c = case_new(s, OP_total, &p, "n %lld", (long long)p.n);
+        if (c != NULL)
+            c->expect = EXACT;
+        case_run(s, c);
+    }
+}
+
+static void loads(struct suite *s)
+{
+    static const struct {
+        int64_t T, S, E, K;
+    } shapes[] = {{1, 1, 1, 1}, {9, 3, 5, 2}, {40, 1, 16, 8}, {300, 70, 256, 8}};
+
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int padded = 0; padded < 2; padded++) {
+            const struct expert_load p = {.T = shapes[i].T,
+                .S = shapes[i].S,
+                .E = shapes[i].E,
+                .K = shapes[i].K,
+                .padded = padded};
+            struct opcase *c = case_new(s, OP_expert_load, &p,
+                "T %lld, S %lld, E %lld, K %lld, padded %d", (long long)p.T,
+                (long long)p.S, (long long)p.E, (long long)p.K, padded);
+            if (c == NULL)
+                continue;
+            int32_t *const expert = case_data(c, "expert");
+            int32_t *const offset = case_data(c, "offset");
+            int32_t *const cu = case_data(c, "cu_seqlens");
+            for (int64_t k = 0; k < p.T * p.K; k++) {
+                expert[k] = (int32_t)(rng_mix((uint64_t)k) % (uint64_t)p.E);
+                for (int64_t e = expert[k]; e < p.E; e++)
+                    offset[e + 1]++;
+            }
+            for (int64_t k = 0; k <= p.S; k++)
+                cu[k] = (int32_t)(k * p.T / p.S);
+            for (int64_t e = 0; e < p.E; e++)
+                ((int64_t *)case_data(c, "load"))[e] = (int64_t)5 << 31;
+            c->expect = EXACT;
+            case_run(s, c);
+        }
+}
+
+static void biases(struct suite *s)
+{
+    static const int64_t sizes[] = {1, 8, 256, 1000};
+
+    for (int i = 0; i < 12; i++) {
+        const struct router_bias p = {
+            .E = sizes[i % 4], .rate = 1e-3, .f32_mean = i % 2 == 1};
+        const int way = i / 4;
+        struct opcase *c = case_new(s, OP_router_bias, &p,
+            "E %lld, F32 mean %d, rates %d", (long long)p.E, p.f32_mean, way);
+        if (c == NULL)
+            continue;
+        for (int64_t e = 0; e < p.E; e++) /* one in eight has the mean */
+            ((int64_t *)case_data(c, "load"))[e] =
+                (1 << 24) + (e % 8 < 7 ? 1 - e % 8 % 3 : 0);
+        c->expect = EXACT;
+        rates(c, way);
+        case_run(s, c);
+    }
+}
+
+/* how: 0 below the limit, 1 above it, 2 without one, 3 a leaf that is no number, 4 a loss that is
+ * none, 5 the sum overflows. */
+static void clip_way(struct suite *s, int64_t n, int64_t most, int how)
+{
+    const int64_t leaves = n * (most + 1) / 2;
+    const struct clip p = {.n = n,
+        .leaves = leaves,
+        .watch = n % 7 + 1,
+        .limit = how == 0 ? 1e6
+            : how == 2    ? 0
+                          : 1};
+    struct opcase *c = case_new(s, OP_clip, &p, "%lld tensors, %lld leaves, way %d",
+        (long long)n, (long long)leaves, how);
+
+    if (c == NULL)
+        return;
+    int64_t *const first = case_data(c, "first");
+    double *const leaf = case_data(c, "leaf"), *const watched = case_data(c, "watched");
+    for (int64_t i = 0; i <= n; i++) /* pieces of very different lengths */
+        first[i] = leaves * i / (n > 0 ? n : 1) * i / (n > 0 ? n : 1);
+    for (int64_t i = 0; i < n; i++)
+        ((int32_t *)case_data(c, "group"))[i] = i % 5 == 4 ? -1 : i % 3 == 1;
+    for (int64_t i = 0; i < leaves; i++)
+        leaf[i] = how == 5 ? 1e308 : leaf[i] * leaf[i];
+    if (how == 3 && leaves > 0)
+        leaf[0] = NAN;
+    if (how == 4)
+        watched[p.watch - 1] = INFINITY;
+    for (int64_t i = 0; i < n; i++)
+        ((double *)case_data(c, "rates"))[6 * i + 2] = 0.3;
+    c->expect = EXACT;
+    case_run(s, c);
+}
+
+static void clips(struct suite *s)
+{
+    static const int64_t sizes[][2] = {{1, 1}, {3, 10}, {60, 9}, {300, 40}};
+
+    for (int how = 0; how < 6; how++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            clip_way(s, sizes[i][0], sizes[i][1], how);
+}
+
 void cases_optimizer(struct suite *s, enum glm_dtype dtype)
 {
     squares(s, dtype);
     if (dtype != GLM_F32)
         return;
+    totals(s);
+    loads(s);
+    biases(s);
+    clips(s);
     adam(s);
     muons(s);
 }

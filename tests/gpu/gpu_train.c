@@ -106,7 +106,7 @@ static double backward_and_update(struct side *s, int64_t layers, double lr)
     for (int64_t i = 0; i < s->params->count; i++)
         if (s->params->p[i].routed != NULL && s->params->p[i].entry->layer < layers)
             model_add_loads(
-                s->model, s->params->p[i].entry->layer, s->params->p[i].routed);
+                s->model, s->params->p[i].entry->layer, s->params->p[i].routed, &err);
     model_backward(s->model, &(struct model_scale){1, 1, 1}, &err);
     must(&err);
     optimizer_update(s->optimizer,

@@ -327,9 +327,12 @@ DESCRIBE(linear_ce_bwd)
     FIELD(IN, target, GLM_I32, p->T);
 }
 
+enum { RATES = sizeof(struct step_rates) / sizeof(double) };
+
 DESCRIBE(adamw)
 {
     TYPE(dtype);
+    FIELD(IN, rates, GLM_F64, RATES);
     FIELD(INOUT, w, ACC, p->n);
     FIELD(INOUT, m, ACC, p->n);
     FIELD(INOUT, v, ACC, p->n);
@@ -354,6 +357,7 @@ DESCRIBE(muon)
     FIELD(INOUT, w, ACC, n);
     FIELD(INOUT, m, ACC, n);
     FIELD(IN, g, ACC, n);
+    FIELD(IN, rates, GLM_F64, RATES);
 }
 
 static int64_t tiles(int64_t n, int64_t of)
@@ -370,6 +374,38 @@ DESCRIBE(sum_squares)
         p->B * p->R == 0
             ? 0
             : (p->B - 1) * p->batch_stride + span(p->R, p->C, p->row_stride));
+}
+
+DESCRIBE(total)
+{
+    TYPE(dtype);
+    FIELD(OUT, out, GLM_F64, 1);
+    FIELD(IN, x, ELEM, p->n);
+}
+
+DESCRIBE(expert_load)
+{
+    FIELD(INOUT, load, GLM_I64, p->E);
+    FIELD(IN, offset, GLM_I32, p->E + 1);
+    FIELD(IN, expert, GLM_I32, p->T * p->K);
+    FIELD(IN, cu_seqlens, GLM_I32, p->S + 1);
+}
+
+DESCRIBE(router_bias)
+{
+    FIELD(INOUT, bias, GLM_F32, p->E);
+    FIELD(IN, load, GLM_I64, p->E);
+    FIELD(IN, rates, GLM_F64, RATES);
+}
+
+DESCRIBE(clip)
+{
+    FIELD(INOUT, rates, GLM_F64, p->n * RATES);
+    FIELD(OUT, report, GLM_F64, 5);
+    FIELD(IN, leaf, GLM_F64, p->leaves);
+    FIELD(IN, first, GLM_I64, p->n + 1);
+    FIELD(IN, group, GLM_I32, p->n);
+    FIELD(IN, watched, GLM_F64, p->watch);
 }
 
 /* ---- the table -------------------------------------------------------------------------------- */

@@ -4,8 +4,8 @@
 #
 #   test      gpu_ops of each operation: 20 runs with the same bits beside a noise kernel, and 4 on each
 #             other path; then the tiny models on CPU and GPU side by side (gpu_train), with the same
-#             sets and with free choice; a run with restarts (resume.sh); transformers on the same card
-#             (parity.sh)
+#             sets and with free choice; their steps launched and replayed (gpu_graph); a run with
+#             restarts (resume.sh); transformers on the same card (parity.sh)
 #   sanitize  compute-sanitizer's memcheck and racecheck over gpu_ops --small, all paths
 #
 # Programs are those of build/gpu (make gpu-pack) or else of build/release. Results: a line a run as it
@@ -173,6 +173,7 @@ test)
                 train=("$tools/gpu_train" "fixtures/$model-f32/config.json" "$type" 50 --lock "$out/gpu.lock")
                 start "train-$type-$model" "${train[@]}"
                 start "free-$type-$model" "${train[@]}" --free
+                start "graph-$type-$model" $tools/gpu_graph "fixtures/$model-f32/config.json" "$type" 50
             done
         done
         BIN=$root/bin TOOLS=$tools start resume tests/gpu/resume.sh

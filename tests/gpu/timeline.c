@@ -358,13 +358,14 @@ static void head(struct timelines *o, int64_t T)
 
 static void optimizer(struct timelines *o)
 {
+    struct timeline *l;
     static const double coeff[5][3] = {{3.4445, -4.775, 2.0315}, {3.4445, -4.775, 2.0315},
         {3.4445, -4.775, 2.0315}, {3.4445, -4.775, 2.0315}, {3.4445, -4.775, 2.0315}};
     /* (4 R^2 C + 2 R^3) per step of a matrix [R,C], R <= C. */
     const double large = 16 * 5 * (4.0 * 2048 * 2048 * 6144 + 2.0 * 2048 * 2048 * 2048);
     const double heads = 64 * 5 * (4.0 * 256 * 256 * 2048 + 2.0 * 256 * 256 * 256);
 
-    add(o, "K19", OP_adamw,
+    l = add(o, "K19", OP_adamw,
         &(struct adamw){.n = 256 << 20,
             .step = 3,
             .lr = 1e-4,
@@ -375,6 +376,7 @@ static void optimizer(struct timelines *o)
             .grad_scale = 1,
             .dtype = GLM_F32},
         0, "%d Mi", 256);
+    l->drop[0] = "rates";
     add(o, "K19", OP_sum_squares,
         &(struct sum_squares){.B = 16,
             .R = 2048,
@@ -385,7 +387,7 @@ static void optimizer(struct timelines *o)
             .tile_cols = 2048,
             .dtype = GLM_F32},
         0, "%s", "16 x 2048 x 6144");
-    add(o, "K20", OP_muon,
+    l = add(o, "K20", OP_muon,
         &(struct muon){.B = 16,
             .R = 2048,
             .C = 6144,
@@ -402,7 +404,8 @@ static void optimizer(struct timelines *o)
             .low_precision = true,
             .dtype = GLM_F32},
         large, "%s", "16 x 2048 x 6144");
-    add(o, "K21", OP_muon,
+    l->drop[0] = "rates";
+    l = add(o, "K21", OP_muon,
         &(struct muon){.B = 64,
             .R = 256,
             .C = 2048,
@@ -419,6 +422,7 @@ static void optimizer(struct timelines *o)
             .low_precision = true,
             .dtype = GLM_F32},
         heads, "%s", "64 x 256 x 2048");
+    l->drop[0] = "rates";
 }
 
 void timeline_list(struct timelines *out, int64_t T)

@@ -232,6 +232,7 @@ Test(model, takes_recorded_sets_in_place_of_its_own)
 {
     struct tinybatch b = tinybatch_new(PACK, 320, 3);
     struct made a = make("tiny-a-f32", ALL, 0);
+    struct glm_error err = {0};
     const int64_t T = b.batch.tokens, K = 8, E = 2, L = 9;
     const int32_t *index[9] = {0}, *expert[9] = {0};
     int32_t *first = malloc((size_t)(T * K) * sizeof *first);
@@ -257,7 +258,7 @@ Test(model, takes_recorded_sets_in_place_of_its_own)
         if (i >= 3)
             cr_expect_eq(
                 memcmp(model_expert(a.m, i), pair, (size_t)(T * E) * sizeof *pair), 0);
-        model_add_loads(a.m, i, load);
+        cr_assert_eq(model_add_loads(a.m, i, load, &err), 0);
     }
     /* Without the last row of either sequence in the MTP layer. */
     cr_expect(load[2] == 6 * T - 2 && load[5] == 6 * T - 2 && load[0] == 0,
@@ -333,7 +334,7 @@ Test(model, runs_on_the_parameters_of_training_and_counts_for_the_balancer)
     cr_assert_eq(model_new(&m, a.t->table, link, &o, kernels_find("cpu"), NULL, &err), 0,
         "%s", err.text);
     cr_assert_eq(model_forward(m, &b.batch, NULL, &err), 0, "%s", err.text);
-    modelparams_count(m, p);
+    cr_assert_eq(modelparams_count(m, p, &err), 0);
     cr_assert_eq(model_backward(m, &SCALE, &err), 0, "%s", err.text);
     for (int64_t i = 0; i < p->count; i++)
         for (int64_t e = 0; p->p[i].routed && e < 8; e++)
