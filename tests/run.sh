@@ -16,6 +16,10 @@
 #   long        valgrind on the unit tests; tests/long/test_*; the planted defects of
 #               tests/mutants, which tests must find                    (only with --long)
 #
+# Under the sanitizers and valgrind TESTS_BRIEF=1 spares tests their repetitions
+# (tests/support/brief.h): the same code is gone through there, and compared in full in "unit". The
+# limits of time are for what hangs: ten times what a test takes on a quiet machine and more.
+#
 # A script is one test, unless it prints lines "ok NAME", "FAIL NAME", "SKIP NAME: reason": then
 # each such line is one. It ends 0 (passed), 77 (skipped; its last line says why), else failed.
 # Output is shown for what failed. Scripts find BIN, TOOLS, PYTHON and JOBS in the environment.
@@ -42,10 +46,10 @@ section() {
 
 # ---- JOBS at the same time ----------------------------------------------------------------------
 
-running=0
-# One of the functions below with its arguments, as soon as fewer than JOBS run.
+running=0 most=$JOBS
+# One of the functions below with its arguments, as soon as fewer than `most` run.
 start() {
-    [ $running -lt "$JOBS" ] || finish
+    while [ $running -ge "$most" ]; do finish; done
     running=$((running + 1))
     (
         work=$(mktemp -d "$all/XXXXXX") passed=0 failed=0 skipped=0
@@ -188,9 +192,9 @@ fuzzers() { # seconds each
     local f
     for f in tests/fuzz/fuzz_*.c; do
         f=${f##*/fuzz_}
-        start script "fuzz ${f%.c}" $(($1 * 2 + 300)) \
+        start script "fuzz ${f%.c}" $(($1 * 4 + 1800)) \
             "$MAKE" --no-print-directory FUZZ_SECONDS="$1" "fuzz-${f%.c}"
-        start script "fuzz coverage ${f%.c}" 600 tests/fuzz/coverage.sh "${f%.c}"
+        start script "fuzz coverage ${f%.c}" 1800 tests/fuzz/coverage.sh "${f%.c}"
     done
 }
 
@@ -204,33 +208,36 @@ if [ "$mode" != --quick ]; then
 fi
 
 section source
-start check "tools/layers.sh" 60 tools/layers.sh
-start check "make headers" 600 "$MAKE" --no-print-directory headers
+start check "tools/layers.sh" 600 tools/layers.sh
+start check "make headers" 1800 "$MAKE" --no-print-directory headers
 if command -v mandoc > /dev/null; then
     for page in man/*.[1-9]; do
-        [ -e "$page" ] && start check "mandoc -Tlint $page" 60 tools/lint_man.sh "$page"
+        [ -e "$page" ] && start check "mandoc -Tlint $page" 600 tools/lint_man.sh "$page"
     done
 else
     skip "mandoc -Tlint" "mandoc is not installed"
 fi
 
 section unit
-unit_tests release 300
+unit_tests release 3600
 
+# They wait for disks, hubs and each other's processes: one more of them keeps the processors at work.
 section scripts
-scripts_in tests/scripts 1200
-scripts_in tests/cli 1200
+[ "$JOBS" -eq 1 ] || most=$((JOBS + 1))
+scripts_in tests/scripts 3600
+scripts_in tests/cli 3600
 
 section lines
-start script "fixtures/cli" 1200 tests/cli/run_cases.sh
+start script "fixtures/cli" 3600 tests/cli/run_cases.sh
 
 section examples
-start script "man examples" 1200 tests/cli/run_examples.sh
+start script "man examples" 3600 tests/cli/run_examples.sh
+most=$JOBS
 
 if [ "$mode" != --quick ]; then
     section asan
-    ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 \
-        unit_tests asan 600
+    TESTS_BRIEF=1 ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 \
+        unit_tests asan 3600
 
     section fuzz
     if command -v clang > /dev/null; then
@@ -243,7 +250,7 @@ finish_all
 
 if [ "$mode" = --long ]; then
     section long
-    unit_tests release 7200 valgrind --quiet --error-exitcode=99 --leak-check=full \
+    TESTS_BRIEF=1 unit_tests release 14400 valgrind --quiet --error-exitcode=99 --leak-check=full \
         --trace-children=yes
     scripts_in tests/long 14400
     start script tests/mutants 14400 tests/mutants/run.sh

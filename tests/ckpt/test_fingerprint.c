@@ -80,7 +80,7 @@ static void swap(unsigned char *a, unsigned char *b, size_t size)
     }
 }
 
-Test(fingerprint, swapping_any_two_tiles_changes_it, .timeout = 120)
+Test(fingerprint, swapping_any_two_tiles_changes_it, .timeout = 1800)
 {
     struct model x;
     unsigned char before[DIGEST_SIZE], after[DIGEST_SIZE];

@@ -77,7 +77,7 @@ static void check(struct opened *o, int64_t tensor, const struct rect *at, bool 
     dio_free(buf, room);
 }
 
-Test(reader, reads_every_tensor_whole_and_checked, .timeout = 120)
+Test(reader, reads_every_tensor_whole_and_checked, .timeout = 1800)
 {
     for (int k = 0; k < KINDS; k++) {
         struct opened o;
@@ -101,7 +101,7 @@ static struct rect random_rect(const int64_t dims[3], uint64_t *state)
     return r;
 }
 
-Test(reader, reads_rectangles_that_lie_on_no_tile, .timeout = 120)
+Test(reader, reads_rectangles_that_lie_on_no_tile, .timeout = 1800)
 {
     uint64_t state = 5;
     for (int k = 0; k < KINDS; k++) {

@@ -331,11 +331,11 @@ static void wait_for_turn(bool fail)
     end(&x);
 }
 
-Test(writer, a_frame_waits_for_those_before_it, .timeout = 300)
+Test(writer, a_frame_waits_for_those_before_it, .timeout = 1800)
 {
     wait_for_turn(false);
 }
-Test(writer, a_failure_wakes_those_who_wait, .timeout = 300)
+Test(writer, a_failure_wakes_those_who_wait, .timeout = 1800)
 {
     wait_for_turn(true);
 }

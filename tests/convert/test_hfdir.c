@@ -394,7 +394,7 @@ Test(hfdir, does_not_take_shared_experts_for_experts)
 
 /* ---- full size ------------------------------------------------------------------------------- */
 
-Test(hfdir, opens_the_full_model_below_300_mb, .timeout = 120)
+Test(hfdir, opens_the_full_model_below_300_mb, .timeout = 1800)
 {
     const struct toy_options o = {.config = "fixtures/configs/glm-5.2.json",
         .files = 282,

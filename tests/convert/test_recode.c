@@ -27,7 +27,7 @@ static void end(void)
 {
     table_free(table);
 }
-TestSuite(recode, .init = begin, .fini = end, .timeout = 120);
+TestSuite(recode, .init = begin, .fini = end, .timeout = 1800);
 
 static void side_free(struct side *s)
 {

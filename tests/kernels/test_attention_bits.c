@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 
 #include "tests/kernels/attention_data.h"
+#include "tests/support/brief.h"
 
 /* ---- bits ------------------------------------------------------------------------------------- */
 
@@ -31,7 +32,7 @@ Test(attention_bits, has_the_same_bits_with_any_number_of_threads)
                 continue;
             struct data alone = data_new(&shapes[i], op_dtypes[m], i);
             run(&alone, NULL);
-            for (int j = 0; j < 3; j++) {
+            for (int j = brief() ? 2 : 0; j < 3; j++) {
                 struct glm_error err = {0};
                 struct data d = data_new(&shapes[i], op_dtypes[m], i);
                 const glm_stream pool = pool_new(threads[j], &err);

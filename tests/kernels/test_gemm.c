@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/pool.h"
 #include "kernels/ops.h"
+#include "tests/support/brief.h"
 #include "tests/support/close.h"
 #include "tests/support/values.h"
 
@@ -82,7 +83,7 @@ Test(gemm, is_the_sum_of_products_for_all_types_shapes_and_layouts)
     for (size_t t = 0; t < TYPES; t++) {
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             const int64_t M = shapes[s][0], N = shapes[s][1], K = shapes[s][2];
-            for (int how = 0; how < 8; how++) {
+            for (int how = 0; how < 8; how += brief() ? 3 : 1) {
                 const bool ta = how & 1, tb = how & 2;
                 struct gemm p = {.M = M,
                     .N = N,
@@ -154,15 +155,17 @@ static void check_rows(enum glm_dtype type, int64_t N, int64_t K, bool trans_b)
     free(start);
 }
 
-Test(gemm, gives_a_row_the_same_bits_whatever_the_other_rows_and_threads, .timeout = 300)
+Test(gemm, gives_a_row_the_same_bits_whatever_the_other_rows_and_threads, .timeout = 1800)
 {
     static const int64_t nk[][2] = {
         {1, 64}, {1, 700}, {2, 300}, {6, 33}, {64, 64}, {100, 1}, {512, 256}, {130, 900}};
 
     for (int t = 0; t < VALUE_TYPES; t++) {
         for (size_t i = 0; i < sizeof nk / sizeof *nk; i++) {
-            check_rows(value_types[t], nk[i][0], nk[i][1], false);
-            check_rows(value_types[t], nk[i][0], nk[i][1], true);
+            if (!brief() || i % 2 == 0)
+                check_rows(value_types[t], nk[i][0], nk[i][1], false);
+            if (!brief() || i % 2 == 1)
+                check_rows(value_types[t], nk[i][0], nk[i][1], true);
         }
     }
     for (int which = 1; which < VALUE_POOLS; which++)

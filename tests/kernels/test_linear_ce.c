@@ -156,7 +156,7 @@ static void check_ce(enum glm_dtype dtype, int64_t T, int64_t V, int64_t H)
     free(logit);
 }
 
-Test(linear_ce, is_its_formula_over_parts_of_rows_and_vocabulary, .timeout = 300)
+Test(linear_ce, is_its_formula_over_parts_of_rows_and_vocabulary, .timeout = 1800)
 {
     for (int t = 0; t < VALUE_TYPES; t++) {
         check_ce(value_types[t], 1, 1, 1);

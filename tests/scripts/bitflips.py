@@ -153,7 +153,7 @@ def tile_of(region, byte):
 
 def verify(ckpt):
     r = subprocess.run([BIN / "glm-verify", "integrity", "--json", "--threads", "1", ckpt],
-                       capture_output=True, text=True, errors="replace", timeout=300)
+                       capture_output=True, text=True, errors="replace", timeout=1800)
     try:
         return r.returncode, json.loads(r.stdout)
     except ValueError:

@@ -16,7 +16,7 @@ VICTIM = "model.layers.40.mlp.experts.137.up_proj.weight"
 
 def plan(src, *words):
     return subprocess.run([BIN / "glm-import", "--dry-run", "--json", src, src.parent / "out", *words],
-                          capture_output=True, text=True, timeout=300)
+                          capture_output=True, text=True, timeout=1800)
 
 
 def file_of(src, tensor):

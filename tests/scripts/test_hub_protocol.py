@@ -240,7 +240,7 @@ def test_the_official_client_downloads_from_it(folder, top):
             env = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(top / f"hf{i}"),
                    "HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_XET": "1"}
             r = subprocess.run([sys.executable, "-c", OFFICIAL, revision], env=env, text=True,
-                               capture_output=True, timeout=300)
+                               capture_output=True, timeout=1800)
             assert r.returncode == 0, (scenario, r.stderr[-600:])
             for path in (BIG, SMALL, "README.md"):
                 got = (pathlib.Path(r.stdout.strip()) / path).read_bytes()

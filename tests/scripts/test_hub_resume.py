@@ -77,7 +77,7 @@ def killed(p, hub, room, after, seconds, how=signal.SIGKILL, more=()):
     while time.monotonic() < end and c.poll() is None:
         time.sleep(0.0005)
     c.send_signal(how)
-    out, err = c.communicate(timeout=300)
+    out, err = c.communicate(timeout=1800)
     expect(c.returncode in (-how, 0, 128 + how), f"status {c.returncode}: {out}{err}")
     return c.returncode, out, err
 
@@ -215,7 +215,7 @@ def test_two_processes_do_not_share_a_partial_checkpoint(p):
             expect(r.status != 0 and r.out == "" and len(r.err.strip().splitlines()) == 1
                    and "ckpt.partial" in r.err, f"a second process: {r}")
             expect(first.poll() is None, "the first has ended")
-        out, err = first.communicate(timeout=300)
+        out, err = first.communicate(timeout=1800)
         same(first.returncode, 0, f"the first: {err}")
         same(tree(room / "ckpt"), p.local, "the checkpoint of the first")
 

@@ -47,7 +47,7 @@ def check(name, good, why=""):
 
 def run(*words, **kw):
     return subprocess.run([str(BIN / words[0]), *map(str, words[1:])], capture_output=True,
-                          text=True, timeout=300, **kw)
+                          text=True, timeout=1800, **kw)
 
 
 def documents(count, vocab, seed):
@@ -118,7 +118,7 @@ def killed_again_and_again(base):
     for attempt in range(60):
         p = start(folder, "--resume")
         try:
-            p.communicate(timeout=rng.uniform(0.05, 1.2) if kills < 8 else 120)
+            p.communicate(timeout=rng.uniform(0.05, 1.2) if kills < 8 else 600)
             break
         except subprocess.TimeoutExpired:
             p.kill()
@@ -147,7 +147,7 @@ def signals(base, whole):
         p = start(folder, "--set", "train_iters=24")
         seen = wait_for_step(p, 5)
         p.send_signal(number)
-        out, err = p.communicate(timeout=300)
+        out, err = p.communicate(timeout=1800)
         check(f"SIG{name}_status_{status}", seen and p.returncode == status,
               f"{p.returncode}: {err[-300:]}")
         m = re.search(r"stopped at step (\d+) of 24", out)
@@ -167,7 +167,7 @@ def nobody_reads(base, whole):
     p.stderr.close()
     out = p.stdout.read()
     p.stdout.close()
-    p.wait(timeout=300)
+    p.wait(timeout=1800)
     check("a_run_whose_lines_nobody_reads_goes_on", seen and p.returncode == 0 and "trained" in out
           and fingerprint(folder / "run/step-000000024") ==
           fingerprint(whole / "run/step-000000024"), f"{p.returncode}: {out}")
@@ -182,7 +182,7 @@ def two_at_once(base):
     check("two_runs_in_one_folder_are_refused", seen and r.returncode == 2
           and "one run at a time" in r.stderr, f"{r.returncode}: {r.stderr}")
     p.send_signal(signal.SIGTERM)
-    p.communicate(timeout=300)
+    p.communicate(timeout=1800)
 
 
 def bad_input(base):
@@ -266,7 +266,7 @@ def full_disk(base):
             fill.close()
         except OSError:
             pass
-        out, err = p.communicate(timeout=300)
+        out, err = p.communicate(timeout=1800)
         check("full_disk_is_a_warning", "not saved" in said and "training goes on" in said, said)
         check("full_disk_ends_well", p.returncode == 0, f"{p.returncode}: {err[-400:]}")
         r = run("glm-verify", "integrity", "--quiet", disk / "run/step-000000024")

@@ -1,13 +1,15 @@
 /* The whole model's gradients against central differences: the shipped source in double, with the
  * index and expert sets of the first forward replayed. A small configuration in three forms, and
  * tiny-a itself, of which a run of all tests takes two entries of every tensor; the environment's
- * GRADIENT_ENTRIES=20, as tests/long/test_gradients.sh has it, takes the whole sample. */
+ * GRADIENT_ENTRIES=20, as tests/long/test_gradients.sh has it, takes the whole sample; brief runs take
+ * one entry of some tensors. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/base/random.h"
+#include "tests/support/brief.h"
 #include "tests/support/models.h"
 #include "tests/support/opdata.h"
 #include "tests/support/tinymodel.h"
@@ -42,7 +44,8 @@ struct differ {
     struct model_replay replay;
     struct model_scale scale;
     const struct model_options *o;
-    uint32_t entries; /* of each tensor */
+    uint32_t entries; /* of a tensor */
+    int64_t leap;     /* between tensors with differences */
 };
 
 /* kl: the indexer's part alone; it sees the rest of the model as a constant, which the differences
@@ -86,7 +89,7 @@ static void check_tensor(struct differ *d, int64_t i)
         return;
     }
     cr_expect_gt(largest, 0, "%s has no gradient", e->name);
-    for (uint32_t k = 0; k < d->entries; k++) {
+    for (uint32_t k = 0; k < (i % d->leap == 0 ? d->entries : 0); k++) {
         uint32_t x[4];
         philox4x32_10((uint32_t[4]){k, 0, s.name[0], s.name[1]}, s.key, x);
         const int64_t at = (int64_t)x[0] % n;
@@ -118,8 +121,8 @@ static void record(const struct model *m, const struct tinymodel *t, int64_t T,
     }
 }
 
-static void check(
-    const char *config, int64_t vocab, uint32_t entries, struct model_options o)
+static void check(const char *config, int64_t vocab, uint32_t entries, int64_t leap,
+    struct model_options o)
 {
     struct glm_error err = {0};
     int32_t *index[MOST_LAYERS], *expert[MOST_LAYERS];
@@ -135,6 +138,7 @@ static void check(
         .b = b.batch,
         .o = &o,
         .entries = entries,
+        .leap = leap,
         .scale = {.lm = 0.06, .mtp = 0.08, .indexer = 0.05}};
     m = tinymodel_model(d.t, &o, NULL);
     cr_assert_eq(model_forward(m, &d.b, NULL, &err), 0, "%s", err.text);
@@ -162,22 +166,22 @@ static void check_small(int shared, bool norm, struct model_options o)
 {
     char config[2048];
     snprintf(config, sizeof config, CONFIG, shared, norm ? "true" : "false");
-    check(config, 23, ENTRIES, o);
+    check(config, 23, brief() ? 1 : ENTRIES, brief() ? 3 : 1, o);
 }
 
-Test(gradients, are_the_differences_of_the_losses, .timeout = 300)
+Test(gradients, are_the_differences_of_the_losses, .timeout = 1800)
 {
     check_small(1, true, (struct model_options){.indexer_loss = MODEL_INDEXER_SPARSE});
 }
 
-Test(gradients, of_the_absorbed_form_too, .timeout = 300)
+Test(gradients, of_the_absorbed_form_too, .timeout = 1800)
 {
     check_small(2, false,
         (struct model_options){
             .indexer_loss = MODEL_INDEXER_SPARSE, .absorbed = true, .hf_scales = true});
 }
 
-Test(gradients, of_dense_attention_and_the_dense_indexer_loss_too, .timeout = 300)
+Test(gradients, of_dense_attention_and_the_dense_indexer_loss_too, .timeout = 1800)
 {
     check_small(1, false,
         (struct model_options){
@@ -185,12 +189,13 @@ Test(gradients, of_dense_attention_and_the_dense_indexer_loss_too, .timeout = 30
 }
 
 /* Every one of its tensors, MTP and the indexers' loss included. */
-Test(gradients, of_tiny_a_are_the_differences_of_its_losses, .timeout = 1700)
+Test(gradients, of_tiny_a_are_the_differences_of_its_losses, .timeout = 1800)
 {
     const char *const entries = getenv("GRADIENT_ENTRIES");
     const uint32_t n = entries ? (uint32_t)strtoul(entries, NULL, 10) : 2;
     char *config = models_config("tiny-a");
     cr_assert_gt(n, 0, "GRADIENT_ENTRIES=%s", entries);
-    check(config, 320, n, (struct model_options){.indexer_loss = MODEL_INDEXER_SPARSE});
+    check(config, 320, brief() ? 1 : n, brief() ? 40 : 1,
+        (struct model_options){.indexer_loss = MODEL_INDEXER_SPARSE});
     free(config);
 }

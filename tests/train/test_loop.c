@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/brief.h"
 #include "tests/support/reseal.h"
 #include "tests/support/tmpdir.h"
 #include "tests/support/trainrun.h"
@@ -68,7 +69,7 @@ Test(loop, goes_on_from_every_save_with_the_same_bits)
         "  optimizer: muon\n", "  optimizer: adam\n"};
     static const char *const micro[] = {
         "  micro_batch_size: 4\n", "  micro_batch_size: 1\n"};
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i += brief() ? 7 : 1) {
         char args[256];
         snprintf(args, sizeof args, "%s%s%s", types[i & 1], optimizers[i >> 1 & 1],
             micro[i >> 2]);
@@ -114,11 +115,12 @@ Test(loop, bits_do_not_depend_on_threads)
 {
     char *dir =
         trainrun_new("  bf16: true\n  optimizer: muon\n  micro_batch_size: 2\n", "");
-    trainrun_good(dir, "one", GO());
-    trainrun_good(dir, "two", (struct train_options){.threads = 2});
-    trainrun_good(dir, "four", (struct train_options){.threads = 4});
-    same_bits(dir, "one", "two", 20);
-    same_bits(dir, "one", "four", 20);
+    const int64_t stop = brief() ? 5 : 20;
+    trainrun_good(dir, "one", GO(.stop_at = stop));
+    trainrun_good(dir, "two", (struct train_options){.threads = 2, .stop_at = stop});
+    trainrun_good(dir, "four", (struct train_options){.threads = 4, .stop_at = stop});
+    same_bits(dir, "one", "two", stop);
+    same_bits(dir, "one", "four", stop);
     tmpdir_remove(dir);
 }
 
@@ -370,7 +372,8 @@ static void count_saves(void *ctx, const char *path, double seconds, double wait
 Test(loop, checkpoints_written_beside_training_have_the_same_bits)
 {
     static const char *const types[] = {"", "  bf16: true\n"};
-    for (int i = 0; i < 2; i++) {
+    const int64_t last = brief() ? 8 : 20;
+    for (int i = brief() ? 1 : 0; i < 2; i++) {
         char args[128];
         int saves = 0;
         const struct train_watch watch = {.ctx = &saves, .saved = count_saves};
@@ -378,18 +381,18 @@ Test(loop, checkpoints_written_beside_training_have_the_same_bits)
         struct glm_error err = {0};
         snprintf(args, sizeof args, "%s  save_interval: 1\n", types[i]);
         char *dir = trainrun_new(args, "  keep_last: 0\n");
-        trainrun_good(dir, "waits", GO());
+        trainrun_good(dir, "waits", GO(.stop_at = last));
         snprintf(
             args, sizeof args, "%s  save_interval: 1\n  async_save: true\n", types[i]);
         trainrun_write(dir, args, "  keep_last: 0\n");
-        trainrun_go(dir, "beside", GO(), &watch, NULL, &report, &err);
+        trainrun_go(dir, "beside", GO(.stop_at = last), &watch, NULL, &report, &err);
         cr_assert(err.code == GLM_OK, "%s", err.text);
-        cr_assert_eq(saves, 20);
-        for (int64_t step = 1; step <= 20; step++)
+        cr_assert_eq(saves, last);
+        for (int64_t step = 1; step <= last; step++)
             same_bits(dir, "waits", "beside", step);
         trainrun_good(dir, "again", GO(.stop_at = 7));
-        trainrun_good(dir, "again", GO(.resume = true));
-        same_bits(dir, "waits", "again", 20);
+        trainrun_good(dir, "again", GO(.stop_at = last, .resume = true));
+        same_bits(dir, "waits", "again", last);
         tmpdir_remove(dir);
     }
 }

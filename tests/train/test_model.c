@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/pool.h"
+#include "tests/support/brief.h"
 #include "tests/support/opdata.h"
 #include "tests/support/tinymodel.h"
 #include "tests/support/tmpdir.h"
@@ -105,7 +106,7 @@ Test(model, gives_a_packed_sequence_the_bits_it_has_alone)
 {
     const enum glm_dtype types[] = {GLM_F32, GLM_BF16};
     struct tinybatch b = tinybatch_new(PACK, 320, 3);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i += brief() ? 3 : 1) {
         struct model_options o = ALL;
         o.dtype = types[i / 2];
         o.absorbed = i % 2;
@@ -120,7 +121,7 @@ Test(model, gives_a_packed_sequence_the_bits_it_has_alone)
 Test(model, gives_the_same_bits_when_it_keeps_less)
 {
     struct tinybatch b = tinybatch_new(PACK, 320, 3);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i += brief() ? 3 : 1) {
         struct model_options o = ALL;
         o.dtype = i / 2 ? GLM_BF16 : GLM_F32;
         o.absorbed = i % 2;
@@ -160,7 +161,7 @@ Test(model, gives_the_same_bits_with_every_number_of_threads)
     struct tinybatch b = tinybatch_new(PACK, 320, 3);
     struct made alone = make("tiny-a-f32", ALL, 0);
     step(&alone, &b.batch);
-    for (int i = 0; i < 3; i++) {
+    for (int i = brief() ? 2 : 0; i < 3; i++) {
         struct made a = make("tiny-a-f32", ALL, threads[i]);
         const struct model_losses *x = model_losses(a.m), *y = model_losses(alone.m);
         step(&a, &b.batch);

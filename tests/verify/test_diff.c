@@ -122,7 +122,7 @@ static float value_of(uint16_t code)
     return f;
 }
 
-Test(diff, a_checkpoint_equals_its_source_at_any_topology, .timeout = 120)
+Test(diff, a_checkpoint_equals_its_source_at_any_topology, .timeout = 1800)
 {
     char *const dir = tmpdir_new(), *const src = strdup(tmpdir_path(dir, "src"));
     char *const a = strdup(tmpdir_path(dir, "a")),
@@ -175,7 +175,7 @@ Test(diff, a_model_folder_without_its_mtp_layers_can_be_compared)
 }
 
 /* One changed element, in a matrix, a column-cut matrix, an expert, and a vector. */
-Test(diff, locates_a_single_changed_element_exactly, .timeout = 300)
+Test(diff, locates_a_single_changed_element_exactly, .timeout = 1800)
 {
     static const struct {
         const char *hf, *logical;
@@ -243,7 +243,7 @@ Test(diff, locates_a_single_changed_element_exactly, .timeout = 300)
 }
 
 /* Random changes of every size, signs, zeros, infinities and NaN, against a plain loop. */
-Test(diff, counts_and_measures_as_a_plain_loop_does, .timeout = 120)
+Test(diff, counts_and_measures_as_a_plain_loop_does, .timeout = 1800)
 {
     enum { N = 160 * 288 };
     char *const dir = tmpdir_new(), *const a = strdup(tmpdir_path(dir, "a"));
@@ -450,7 +450,7 @@ Test(diff, compares_the_section_that_is_asked_for)
 
 /* Between number types: the report of glm-convert, which sums in another order, is the second
  * method. */
-Test(diff, compares_values_between_types_only_with_a_tolerance, .timeout = 120)
+Test(diff, compares_values_between_types_only_with_a_tolerance, .timeout = 1800)
 {
     char *const dir = tmpdir_new(), *const src = strdup(tmpdir_path(dir, "src"));
     char *const a = strdup(tmpdir_path(dir, "a"));

@@ -97,7 +97,7 @@ static void check_stats(struct inspect *in, const struct ckpt_tensor *t, const c
     inspect_tensor_clear(&f);
 }
 
-Test(inspect, statistics_are_those_of_a_plain_loop, .timeout = 120)
+Test(inspect, statistics_are_those_of_a_plain_loop, .timeout = 1800)
 {
     for (int zstd = 0; zstd < 2; zstd++) {
         char *const dir = tmpdir_new();
@@ -363,7 +363,7 @@ Test(inspect, the_map_holds_every_stored_byte_once)
 }
 
 /* The whole of GLM-5.2, from its index alone (spec/glm-5.2.md 0). */
-Test(inspect, lists_glm_5_2_at_full_size, .timeout = 120)
+Test(inspect, lists_glm_5_2_at_full_size, .timeout = 1800)
 {
     for (int zstd = 0; zstd < 2; zstd++) {
         char *const dir = tmpdir_new();

@@ -133,7 +133,7 @@ static void check_piece(
     flip(path, at, (int)(random >> 32 & 7));
 }
 
-Test(integrity, names_file_tensor_and_tile_of_a_flipped_bit, .timeout = 300)
+Test(integrity, names_file_tensor_and_tile_of_a_flipped_bit, .timeout = 1800)
 {
     for (int i = 0; i < FORMS; i++) {
         char *const dir = tmpdir_new();
