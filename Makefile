@@ -263,7 +263,7 @@ demo: deps ## import, inspect, convert, reshard, export, verify and train a tiny
 	$(SUBMAKE) -j$(JOBS) all
 	@BIN=$(BUILD)/bin TOOLS=$(BUILD)/tools demo/demo.sh
 
-test: deps venv ## all tests, about 13 minutes on two cores; ends with "N passed, N failed, N skipped"
+test: deps venv ## all tests, about 15 minutes on two cores; ends with "N passed, N failed, N skipped"
 	+@JOBS=$(JOBS) MAKE='$(MAKE)' PYTHON=$(VENV) tests/run.sh
 
 test-quick: ## unit tests, scripts and command lines of what is built, without packages or fuzzers

@@ -4,7 +4,7 @@
 #     N passed, N failed, N skipped
 #
 # and status 0 if none failed. Everything is built first; then the tests run in this order, JOBS of
-# them at the same time, so a section begins while the last tests of the one before it still run:
+# them (and one that may wait) at the same time, so a section begins while the last tests of the one before it still run:
 #   source      tools/layers.sh, make headers, mandoc -Tlint
 #   unit        each tests/FOLDER/test_SUBJECT (Criterion), a process per test
 #   scripts     tests/scripts/test_*.sh and test_*.py
@@ -218,12 +218,13 @@ else
     skip "mandoc -Tlint" "mandoc is not installed"
 fi
 
+# From here to the fuzzers, tests wait for disks, hubs and each other's processes: one more of them
+# keeps the processors at work.
+[ "$JOBS" -eq 1 ] || most=$((JOBS + 1))
 section unit
 unit_tests release 3600
 
-# They wait for disks, hubs and each other's processes: one more of them keeps the processors at work.
 section scripts
-[ "$JOBS" -eq 1 ] || most=$((JOBS + 1))
 scripts_in tests/scripts 3600
 scripts_in tests/cli 3600
 
@@ -232,7 +233,6 @@ start script "fixtures/cli" 3600 tests/cli/run_cases.sh
 
 section examples
 start script "man examples" 3600 tests/cli/run_examples.sh
-most=$JOBS
 
 if [ "$mode" != --quick ]; then
     section asan
@@ -240,6 +240,7 @@ if [ "$mode" != --quick ]; then
         unit_tests asan 3600
 
     section fuzz
+    most=$JOBS # a processor each
     if command -v clang > /dev/null; then
         case $mode in --long) fuzzers 600 ;; *) fuzzers 60 ;; esac
     else
