@@ -4,7 +4,8 @@
 #     N passed, N failed, N skipped
 #
 # and status 0 if none failed. Everything is built first; then the tests run in this order, JOBS of
-# them (and one that may wait) at the same time, so a section begins while the last tests of the one before it still run:
+# them and one that may wait at the same time, so a section begins while the last tests of the one
+# before it still run:
 #   source      tools/layers.sh, make headers, mandoc -Tlint
 #   unit        each tests/FOLDER/test_SUBJECT (Criterion), a process per test
 #   scripts     tests/scripts/test_*.sh and test_*.py
