@@ -162,12 +162,12 @@ static int check_text(const struct optimizer *o, struct reader *r, struct glm_er
     return err->code;
 }
 
-/* A tensor's moments, or zeros if the checkpoint's run did not train it. */
+/* A tensor's moments join the list, or are zeros if the checkpoint's run did not train it. */
 static int load_one(struct optimizer *o, struct reader *r, const struct train_tensor *t,
-    int64_t i, struct glm_error *err)
+    int64_t i, struct train_tensors *there, struct glm_error *err)
 {
     if (tensors_there(r, t->section, t->name))
-        return tensors_read(t, r, false, err);
+        return tensors_add(there, t, err);
     if (o->steps[i] != 0)
         return glm_fail(err, GLM_EFORMAT,
             "%s/%s: not in the checkpoint although it has had %lld updates",
@@ -179,7 +179,7 @@ static int load_one(struct optimizer *o, struct reader *r, const struct train_te
 int optimizer_load(struct optimizer *o, struct reader *r, struct glm_error *err)
 {
     const struct train_tensor steps = steps_tensor(o);
-    struct train_tensors t = {0};
+    struct train_tensors t = {0}, there = {0};
 
     if (check_text(o, r, err) != 0 || tensors_read(&steps, r, false, err) != 0)
         return err->code;
@@ -193,7 +193,11 @@ int optimizer_load(struct optimizer *o, struct reader *r, struct glm_error *err)
     if (optimizer_state(o, &t, err) == 0)
         for (int64_t k = 0; err->code == GLM_OK && k < t.count; k++)
             if (t.list[k].entry != NULL)
-                load_one(o, r, &t.list[k], t.list[k].entry - o->p->table->entries, err);
+                load_one(o, r, &t.list[k], t.list[k].entry - o->p->table->entries, &there,
+                    err);
+    if (err->code == GLM_OK)
+        tensors_read_all(&there, r, false, o->p->options.threads, err);
+    tensors_clear(&there);
     tensors_clear(&t);
     return err->code;
 }

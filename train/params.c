@@ -1,9 +1,11 @@
 #include "train/params.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/base/bf16.h"
+#include "kernels/base/crew.h"
 #include "kernels/base/random.h"
 
 enum { ALIGN = 64 };
@@ -183,72 +185,109 @@ static bool ends_in(const char *name, const char *end)
     return n >= k && strcmp(name + n - k, end) == 0;
 }
 
-static int init_one(struct params *p, int64_t i, uint32_t seed, struct glm_error *err)
-{
-    enum { CHUNK = 1 << 16 };
-    const struct param *one = &p->p[i];
-    const struct table_entry *e = one->entry;
-    const bool random = e->rank >= 2;
-    const bool bias = e->optimizer == OPT_ROUTER_BIAS || ends_in(e->name, ".bias");
-    const struct random_stream s = random_open(seed, "init", e->name);
-    enum glm_dtype type;
-    char *to = source_of_truth(p, one, &type);
-    float *const chunk = malloc(CHUNK * sizeof *chunk);
-    double *const cast = malloc(CHUNK * sizeof *cast); /* room for any type */
+enum { INIT_CHUNK = 1 << 18 };
 
-    if (chunk == NULL || cast == NULL) {
-        glm_fail(err, GLM_ENOMEM, "no memory for first weights");
-        goto out;
-    }
-    for (int k = 0; k < CHUNK; k++)
-        chunk[k] = bias ? 0 : 1;
-    for (int64_t at = 0; at < one->count; at += CHUNK) {
-        const int64_t n = one->count - at < CHUNK ? one->count - at : CHUNK;
-        if (random)
-            random_normal_f32(&s, (uint64_t)at, (uint64_t)n, 0,
-                p->table->config.initializer_range, chunk);
-        tensors_cast(cast, type, chunk, GLM_F32, n);
-        if (home_put(&p->home, to + (size_t)at * glm_dtype_size(type), cast,
-                (size_t)n * glm_dtype_size(type), err)
-            != 0)
-            goto out;
-    }
-    params_round(p, i, err);
-out:
-    free(chunk);
-    free(cast);
+struct init {
+    struct params *p;
+    uint32_t seed;
+    int64_t *first; /* [count + 1]: the job of a parameter's first chunk */
+    pthread_mutex_t copying;
+};
+
+struct init_room { /* a thread's own */
+    float chunk[INIT_CHUNK];
+    double cast[INIT_CHUNK]; /* room for any type */
+};
+
+static void *init_room(void *ctx, struct glm_error *err)
+{
+    (void)ctx;
+    (void)err;
+    return malloc(sizeof(struct init_room));
+}
+
+static int init_chunk(void *ctx, void *state, int64_t job, struct glm_error *err)
+{
+    struct init *const in = ctx;
+    struct init_room *const room = state;
+    struct params *const p = in->p;
+    int64_t i = 0;
+
+    while (in->first[i + 1] <= job)
+        i++;
+    const struct param *const one = &p->p[i];
+    const struct table_entry *const e = one->entry;
+    const bool bias = e->optimizer == OPT_ROUTER_BIAS || ends_in(e->name, ".bias");
+    const int64_t at = (job - in->first[i]) * INIT_CHUNK;
+    const int64_t n = one->count - at < INIT_CHUNK ? one->count - at : INIT_CHUNK;
+    const struct random_stream s = random_open(in->seed, "init", e->name);
+    enum glm_dtype type;
+    char *const to = source_of_truth(p, one, &type);
+
+    if (e->rank >= 2)
+        random_normal_f32(&s, (uint64_t)at, (uint64_t)n, 0,
+            p->table->config.initializer_range, room->chunk);
+    for (int64_t k = 0; e->rank < 2 && k < n; k++)
+        room->chunk[k] = bias ? 0 : 1;
+    tensors_cast(room->cast, type, room->chunk, GLM_F32, n);
+    pthread_mutex_lock(&in->copying);
+    home_put(&p->home, to + (size_t)at * glm_dtype_size(type), room->cast,
+        (size_t)n * glm_dtype_size(type), err);
+    pthread_mutex_unlock(&in->copying);
+    return (int)err->code;
+}
+
+static int round_all(struct params *p, struct glm_error *err)
+{
+    for (int64_t i = 0; i < p->count; i++)
+        if (params_round(p, i, err) != 0)
+            break;
     return (int)err->code;
 }
 
 int params_init(struct params *p, uint32_t seed, struct glm_error *err)
 {
+    struct init in = {.p = p, .seed = seed};
+
+    in.first = calloc((size_t)p->count + 1, sizeof *in.first);
+    if (in.first == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory for first weights");
     for (int64_t i = 0; i < p->count; i++)
-        if (init_one(p, i, seed, err) != 0)
-            return (int)err->code;
-    return 0;
+        in.first[i + 1] = in.first[i] + (p->p[i].count + INIT_CHUNK - 1) / INIT_CHUNK;
+    const struct crew c = {.threads = p->options.threads,
+        .count = in.first[p->count],
+        .ctx = &in,
+        .start = init_room,
+        .stop = free,
+        .work = init_chunk};
+    pthread_mutex_init(&in.copying, NULL);
+    crew_run(&c, err);
+    pthread_mutex_destroy(&in.copying);
+    free(in.first);
+    return err->code == GLM_OK ? round_all(p, err) : (int)err->code;
 }
 
 int params_load(struct params *p, struct reader *r, struct glm_error *err)
 {
+    struct train_tensors all = {0};
+
     for (int64_t i = 0; i < p->count; i++) {
-        const struct param *one = &p->p[i];
-        const struct table_entry *e = one->entry;
+        const struct param *const one = &p->p[i];
+        const struct table_entry *const e = one->entry;
         enum glm_dtype type;
-        void *to = source_of_truth(p, one, &type);
+        void *const to = source_of_truth(p, one, &type);
         /* A frozen BF16 weight is taken as it is stored, all else as exactly as it is there. */
         const bool master = type != GLM_BF16 && tensors_there(r, SECTION_MASTER, e->name);
-        struct train_tensors t = {0};
-        tensors_add_entry(&t, master ? SECTION_MASTER : SECTION_WEIGHT, e, type, to,
-            &p->home, false, err);
-        if (err->code == GLM_OK)
-            tensors_read(&t.list[0], r, true, err);
-        tensors_clear(&t);
-        if (err->code != GLM_OK)
-            return err->code;
-        if (params_round(p, i, err) != 0)
-            return err->code;
+        if (tensors_add_entry(&all, master ? SECTION_MASTER : SECTION_WEIGHT, e, type, to,
+                &p->home, false, err)
+            != 0)
+            break;
     }
-    return 0;
+    if (err->code == GLM_OK
+        && tensors_read_all(&all, r, true, p->options.threads, err) == 0)
+        round_all(p, err);
+    tensors_clear(&all);
+    return (int)err->code;
 }
 
 int params_state(const struct params *p, struct train_tensors *t, struct glm_error *err)

@@ -21,6 +21,7 @@ struct params_options {
     enum glm_dtype dtype; /* BF16, F32, F64 */
     enum params_trained trained;
     struct home home; /* where they lie; k NULL: the host */
+    int threads;      /* that fill, load and look at a state; below 1: 1 */
 };
 
 struct param {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "train/bands.h"
+
 /* ---- the list --------------------------------------------------------------------------------- */
 
 static int add_train(struct state *s, const char *name, enum glm_dtype dtype,
@@ -87,25 +89,9 @@ struct rect state_band(const struct tile_grid *g, int64_t band)
     return (struct rect){.lo = {e, row, 0}, .hi = {e + 1, end, g->dims[2]}};
 }
 
-static size_t band_room(const struct train_tensor *t, const struct tile_grid *g)
+size_t state_band_room(const struct train_tensor *t, const struct tile_grid *g)
 {
     return (size_t)(g->tile[1] * g->dims[2]) * glm_dtype_size(t->dtype) + 1;
-}
-
-int state_band_buf(const struct train_tensors *all, void **buf, struct glm_error *err)
-{
-    size_t room = 0;
-
-    *buf = NULL;
-    for (int64_t i = 0; i < all->count; i++) {
-        const struct tile_grid g = state_grid(&all->list[i]);
-        if (!home_is_host(all->list[i].home) && band_room(&all->list[i], &g) > room)
-            room = band_room(&all->list[i], &g);
-    }
-    if (room > 0 && (*buf = malloc(room)) == NULL)
-        return glm_fail(
-            err, GLM_ENOMEM, "no memory to look at the state: %zu bytes", room);
-    return 0;
 }
 
 const unsigned char *state_band_data(const struct train_tensor *t,
@@ -122,26 +108,56 @@ int64_t state_bands(const struct tile_grid *g)
     return tile_count(g) > 0 ? g->count[0] * g->count[1] : 0;
 }
 
+struct hashing {
+    int64_t *first; /* [tensors]: the first tile of each */
+    unsigned char *digests;
+};
+
+static int hash_band(void *ctx, void *own, const struct band *b, struct glm_error *err)
+{
+    const struct hashing *const h = ctx;
+
+    (void)own;
+    reader_hash_tiles(&b->grid, &b->at, glm_dtype_size(b->t->dtype), b->data,
+        h->digests
+            + (size_t)(h->first[b->tensor] + b->band * b->grid.count[2]) * DIGEST_SIZE);
+    return (int)err->code;
+}
+
+static int hash_list(const struct train_tensors *all, int threads, unsigned char *digests,
+    struct glm_error *err)
+{
+    struct hashing h = {.digests = digests};
+    const struct bands run = {
+        .all = all, .threads = threads, .ctx = &h, .work = hash_band};
+
+    h.first = calloc((size_t)all->count + 1, sizeof *h.first);
+    if (h.first == NULL)
+        return glm_fail(err, GLM_ENOMEM, "no memory to hash the state");
+    for (int64_t i = 0; i < all->count; i++)
+        h.first[i + 1] = h.first[i] + state_tiles(&all->list[i]);
+    bands_run(&run, err);
+    free(h.first);
+    return (int)err->code;
+}
+
 int state_hash(
     const struct train_tensor *t, unsigned char *digests, struct glm_error *err)
 {
     const struct train_tensors alone = {
         .list = (struct train_tensor *)(uintptr_t)t, .count = 1};
-    const struct tile_grid g = state_grid(t);
-    void *buf;
 
-    if (state_band_buf(&alone, &buf, err) != 0)
-        return (int)err->code;
-    for (int64_t b = 0; b < state_bands(&g); b++) {
-        const struct rect at = state_band(&g, b);
-        const unsigned char *const data = state_band_data(t, &g, &at, buf, err);
-        if (data == NULL)
-            break;
-        reader_hash_tiles(&g, &at, glm_dtype_size(t->dtype), data,
-            digests + (size_t)(b * g.count[2]) * DIGEST_SIZE);
-    }
-    free(buf);
-    return (int)err->code;
+    return hash_list(&alone, 1, digests, err);
+}
+
+static int threads_of(const struct state *s)
+{
+    return s->params != NULL ? s->params->options.threads : 1;
+}
+
+int state_hash_all(const struct state *s, unsigned char *digests, struct glm_error *err)
+{
+    return hash_list(&s->tensors, threads_of(s), digests, err);
 }
 
 /* ---- numbers ---------------------------------------------------------------------------------- */
@@ -169,41 +185,37 @@ static bool is_real(enum glm_dtype t)
     return t == GLM_BF16 || t == GLM_F32 || t == GLM_F64;
 }
 
-static int check_one(const struct train_tensor *t, void *buf, struct glm_error *err)
+static bool has_numbers(const struct train_tensor *t)
 {
-    const struct tile_grid g = state_grid(t);
-    const uint64_t ones = exponent_of(t->dtype);
-    int64_t seen = 0;
+    return t->entry != NULL && !t->derived && is_real(t->dtype);
+}
 
-    for (int64_t b = 0; b < state_bands(&g); b++) {
-        const struct rect at = state_band(&g, b);
-        const void *const data = state_band_data(t, &g, &at, buf, err);
-        const int64_t n = rect_count(&at);
-        if (data == NULL)
-            return (int)err->code;
-        for (int64_t k = 0; k < n; k++)
-            if ((bits_at(t->dtype, data, k) & ones) == ones)
-                return glm_fail(err, GLM_EMISMATCH,
-                    "%s/%s, element %lld, is not a finite number",
-                    section_name(t->section), t->name, (long long)(seen + k));
-        seen += n;
-    }
+static int check_band(void *ctx, void *own, const struct band *b, struct glm_error *err)
+{
+    const struct train_tensor *const t = b->t;
+    const uint64_t ones = exponent_of(t->dtype);
+    const int64_t n = rect_count(&b->at);
+    const int64_t before =
+        (b->at.lo[0] * b->grid.dims[1] + b->at.lo[1]) * b->grid.dims[2];
+
+    (void)ctx;
+    (void)own;
+    for (int64_t k = 0; k < n; k++)
+        if ((bits_at(t->dtype, b->data, k) & ones) == ones)
+            return glm_fail(err, GLM_EMISMATCH,
+                "%s/%s, element %lld, is not a finite number", section_name(t->section),
+                t->name, (long long)(before + k));
     return GLM_OK;
 }
 
 int state_check(const struct state *s, struct glm_error *err)
 {
-    void *buf;
+    const struct bands run = {.all = &s->tensors,
+        .threads = threads_of(s),
+        .wanted = has_numbers,
+        .work = check_band};
 
-    if (state_band_buf(&s->tensors, &buf, err) != 0)
-        return (int)err->code;
-    for (int64_t i = 0; i < s->tensors.count && err->code == GLM_OK; i++) {
-        const struct train_tensor *t = &s->tensors.list[i];
-        if (t->entry != NULL && !t->derived && is_real(t->dtype))
-            check_one(t, buf, err);
-    }
-    free(buf);
-    return (int)err->code;
+    return bands_run(&run, err);
 }
 
 /* ---- loading ---------------------------------------------------------------------------------- */

@@ -65,6 +65,8 @@ int64_t state_tiles(const struct train_tensor *t);
 struct tile_grid state_grid(const struct train_tensor *t);
 int state_hash(
     const struct train_tensor *t, unsigned char *digests, struct glm_error *err);
+/* Of all tensors, one behind the other. */
+int state_hash_all(const struct state *s, unsigned char *digests, struct glm_error *err);
 
 /* Rows of tiles lie one behind the other in memory: a band is a rectangle as wide as the tensor. */
 int64_t state_bands(const struct tile_grid *g);
@@ -73,7 +75,7 @@ struct rect state_band(const struct tile_grid *g, int64_t band);
  * did not give it. */
 const unsigned char *state_band_data(const struct train_tensor *t,
     const struct tile_grid *g, const struct rect *band, void *buf, struct glm_error *err);
-/* Memory for that, as large as the largest band of the list needs, NULL if none does; free it. */
-int state_band_buf(const struct train_tensors *all, void **buf, struct glm_error *err);
+/* Bytes of the copy of the largest band. */
+size_t state_band_room(const struct train_tensor *t, const struct tile_grid *g);
 
 #endif

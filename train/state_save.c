@@ -2,13 +2,12 @@
  * writes it. What is written depends on the state alone. */
 #include "train/state.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/base/crew.h"
+#include "train/bands.h"
 
 static struct manifest *plan(
     const struct state *s, const struct state_save *o, struct glm_error *err)
@@ -44,112 +43,50 @@ out:
 
 /* ---- the bands, over the threads -------------------------------------------------------------- */
 
-struct saving {
-    const struct state *s;
-    struct writer *w;
-    int64_t *first;         /* [tensors + 1]: the job of a tensor's first band */
-    pthread_mutex_t device; /* one thread at a time copies from it */
-};
-
-struct saver { /* a thread's own */
-    struct writer_scratch *scratch;
-    void *buf;
-};
-
-static void stop(void *state)
+static void *start(void *ctx)
 {
-    struct saver *const t = state;
-
-    writer_scratch_free(t->scratch);
-    free(t->buf);
-    free(t);
+    (void)ctx;
+    return writer_scratch_new();
 }
 
-static void *start(void *ctx, struct glm_error *err)
+static void stop(void *own)
 {
-    const struct saving *const v = ctx;
-    struct saver *const t = calloc(1, sizeof *t);
-
-    if (t == NULL)
-        return NULL;
-    t->scratch = writer_scratch_new();
-    if (state_band_buf(&v->s->tensors, &t->buf, err) == GLM_OK && t->scratch != NULL)
-        return t;
-    stop(t);
-    return NULL;
-}
-
-static int64_t tensor_of(const struct saving *v, int64_t job)
-{
-    int64_t low = 0, high = v->s->tensors.count;
-
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        if (v->first[middle] <= job)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    writer_scratch_free(own);
 }
 
 /* A derived weight is not stored: its digests are. */
-static int note(const struct saving *v, int64_t tensor, const struct tile_grid *g,
-    const struct rect *at, const unsigned char *data, struct glm_error *err)
+static int note(struct writer *w, const struct band *b, struct glm_error *err)
 {
-    const struct train_tensor *const t = &v->s->tensors.list[tensor];
-    unsigned char *const digests = malloc((size_t)g->count[2] * DIGEST_SIZE);
+    unsigned char *const digests = malloc((size_t)b->grid.count[2] * DIGEST_SIZE);
 
     if (digests == NULL)
-        return glm_fail(err, GLM_ENOMEM, "%s: no memory for digests", t->name);
-    reader_hash_tiles(g, at, glm_dtype_size(t->dtype), data, digests);
-    writer_note(v->w, tensor, at, digests, err);
+        return glm_fail(err, GLM_ENOMEM, "%s: no memory for digests", b->t->name);
+    reader_hash_tiles(&b->grid, &b->at, glm_dtype_size(b->t->dtype), b->data, digests);
+    writer_note(w, b->tensor, &b->at, digests, err);
     free(digests);
     return (int)err->code;
 }
 
-static int put(void *ctx, void *state, int64_t job, struct glm_error *err)
+static int put(void *ctx, void *own, const struct band *b, struct glm_error *err)
 {
-    struct saving *const v = ctx;
-    const struct saver *const own = state;
-    const int64_t tensor = tensor_of(v, job);
-    const struct train_tensor *const t = &v->s->tensors.list[tensor];
-    const struct tile_grid g = state_grid(t);
-    const struct rect at = state_band(&g, job - v->first[tensor]);
+    struct writer *const w = ctx;
 
-    pthread_mutex_lock(&v->device);
-    const unsigned char *const data = state_band_data(t, &g, &at, own->buf, err);
-    pthread_mutex_unlock(&v->device);
-    if (data == NULL)
-        return (int)err->code;
-    if (t->derived)
-        return note(v, tensor, &g, &at, data, err);
-    return writer_put(v->w, tensor, &at, data, NULL, own->scratch, err);
+    if (b->t->derived)
+        return note(w, b, err);
+    return writer_put(w, b->tensor, &b->at, b->data, NULL, own, err);
 }
 
 static int put_all(
     const struct state *s, struct writer *w, int threads, struct glm_error *err)
 {
-    const int64_t n = s->tensors.count;
-    struct saving v = {.s = s, .w = w, .first = calloc((size_t)n + 1, sizeof *v.first)};
-
-    if (v.first == NULL)
-        return glm_fail(err, GLM_ENOMEM, "no memory to save %lld tensors", (long long)n);
-    pthread_mutex_init(&v.device, NULL);
-    for (int64_t i = 0; i < n; i++) {
-        const struct tile_grid g = state_grid(&s->tensors.list[i]);
-        v.first[i + 1] = v.first[i] + state_bands(&g);
-    }
-    const struct crew c = {.threads = threads,
-        .count = v.first[n],
-        .ctx = &v,
+    const struct bands run = {.all = &s->tensors,
+        .threads = threads,
+        .ctx = w,
         .start = start,
         .stop = stop,
         .work = put};
-    crew_run(&c, err);
-    pthread_mutex_destroy(&v.device);
-    free(v.first);
-    return (int)err->code;
+
+    return bands_run(&run, err);
 }
 
 /* ---- the save --------------------------------------------------------------------------------- */

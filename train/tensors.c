@@ -1,9 +1,11 @@
 #include "train/tensors.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/base/bf16.h"
+#include "kernels/base/crew.h"
 
 /* ---- the list --------------------------------------------------------------------------------- */
 
@@ -133,54 +135,145 @@ static int check(const struct train_tensor *t, const struct ckpt_tensor *c, bool
 }
 
 /* Bands of whole tiles, as wide as the tensor: in memory one behind the other. */
+struct reading {
+    const struct train_tensors *t;
+    struct reader *r;
+    int64_t *at,
+        *first; /* [count + 1]: a tensor's number there, the job of its first band */
+    size_t room, cast_room; /* a band as it is stored; on a device: as it goes there */
+    const struct kernels *device; /* NULL: all lies in the host's memory */
+    pthread_mutex_t copying;
+};
+
+struct reading_room { /* a thread's own */
+    const struct reading *in;
+    struct reader_scratch *scratch;
+    void *buf, *cast;
+};
+
+static void room_free(void *state)
+{
+    struct reading_room *const o = state;
+
+    reader_scratch_free(o->scratch);
+    if (o->cast != NULL)
+        o->in->device->host_release(o->cast);
+    if (o->buf != NULL)
+        dio_free(o->buf, o->in->room);
+    free(o);
+}
+
+static void *room_new(void *ctx, struct glm_error *err)
+{
+    const struct reading *const in = ctx;
+    struct reading_room *const o = calloc(1, sizeof *o);
+
+    if (o == NULL)
+        return NULL;
+    o->in = in;
+    o->scratch = reader_scratch_new();
+    o->buf = dio_alloc(in->room);
+    if (in->device != NULL)
+        o->cast = in->device->host_alloc(in->cast_room, err);
+    if (o->scratch != NULL && o->buf != NULL && (in->device == NULL || o->cast != NULL))
+        return o;
+    room_free(o);
+    return NULL;
+}
+
+static int read_band(void *ctx, void *state, int64_t job, struct glm_error *err)
+{
+    struct reading *const in = ctx;
+    struct reading_room *const o = state;
+    int64_t i = 0;
+    unsigned char *data;
+
+    while (in->first[i + 1] <= job)
+        i++;
+    const struct train_tensor *const t = &in->t->list[i];
+    const struct ckpt_tensor *const c = &reader_manifest(in->r)->tensors[in->at[i]];
+    const struct tile_grid *const g = &c->grid;
+    const int64_t band = job - in->first[i];
+    const int64_t e = band / g->count[1], row = band % g->count[1] * g->tile[1];
+    const int64_t end = row + g->tile[1] < g->dims[1] ? row + g->tile[1] : g->dims[1];
+    const struct rect part = {.lo = {e, row, 0}, .hi = {e + 1, end, g->dims[2]}};
+    const int64_t first = (e * g->dims[1] + row) * g->dims[2];
+    char *const to = (char *)t->data + (size_t)first * glm_dtype_size(t->dtype);
+    const bool there = !home_is_host(t->home);
+
+    if (reader_read(
+            in->r, in->at[i], &part, true, o->buf, in->room, &data, NULL, o->scratch, err)
+        != 0)
+        return err->code;
+    tensors_cast(there ? o->cast : to, t->dtype, data, c->dtype, rect_count(&part));
+    if (!there)
+        return 0;
+    pthread_mutex_lock(&in->copying);
+    home_put(
+        t->home, to, o->cast, (size_t)rect_count(&part) * glm_dtype_size(t->dtype), err);
+    pthread_mutex_unlock(&in->copying);
+    return err->code;
+}
+
+/* Whether all is there as it should be, and what reading it takes. */
+static int plan(struct reading *in, bool cast, struct glm_error *err)
+{
+    const struct manifest *const m = reader_manifest(in->r);
+
+    for (int64_t i = 0; i < in->t->count; i++) {
+        const struct train_tensor *const t = &in->t->list[i];
+        if ((in->at[i] = manifest_find(m, t->section, t->name)) < 0)
+            return glm_fail(err, GLM_EFORMAT, "%s/%s: not in the checkpoint",
+                section_name(t->section), t->name);
+        const struct ckpt_tensor *const c = &m->tensors[in->at[i]];
+        if (check(t, c, cast, err) != 0)
+            return err->code;
+        const size_t n = (size_t)(c->grid.tile[1] * c->grid.dims[2]);
+        const size_t room = n * glm_dtype_size(c->dtype) + 2 * (size_t)DIO_ALIGN;
+        const size_t cast_room = n * glm_dtype_size(t->dtype) + 1;
+        in->room = room > in->room ? room : in->room;
+        in->first[i + 1] = in->first[i] + c->grid.count[0] * c->grid.count[1];
+        if (home_is_host(t->home))
+            continue;
+        in->device = t->home->k;
+        in->cast_room = cast_room > in->cast_room ? cast_room : in->cast_room;
+    }
+    return 0;
+}
+
+int tensors_read_all(const struct train_tensors *t, struct reader *r, bool cast,
+    int threads, struct glm_error *err)
+{
+    struct reading in = {.t = t, .r = r};
+
+    in.at = calloc((size_t)t->count + 1, sizeof *in.at);
+    in.first = calloc((size_t)t->count + 1, sizeof *in.first);
+    if (in.at == NULL || in.first == NULL) {
+        glm_fail(err, GLM_ENOMEM, "no memory to read %lld tensors", (long long)t->count);
+        goto out;
+    }
+    if (plan(&in, cast, err) != 0)
+        goto out;
+    const struct crew c = {.threads = threads,
+        .count = in.first[t->count],
+        .ctx = &in,
+        .start = room_new,
+        .stop = room_free,
+        .work = read_band};
+    pthread_mutex_init(&in.copying, NULL);
+    crew_run(&c, err);
+    pthread_mutex_destroy(&in.copying);
+out:
+    free(in.at);
+    free(in.first);
+    return err->code;
+}
+
 int tensors_read(
     const struct train_tensor *t, struct reader *r, bool cast, struct glm_error *err)
 {
-    const struct manifest *m = reader_manifest(r);
-    const int64_t at = manifest_find(m, t->section, t->name);
-    struct reader_scratch *scratch = NULL;
-    void *buf = NULL, *cast_buf = NULL;
-    size_t room = 0;
+    const struct train_tensors alone = {
+        .list = (struct train_tensor *)(uintptr_t)t, .count = 1};
 
-    if (at < 0)
-        return glm_fail(err, GLM_EFORMAT, "%s/%s: not in the checkpoint",
-            section_name(t->section), t->name);
-    const struct ckpt_tensor *c = &m->tensors[at];
-    if (check(t, c, cast, err) != 0)
-        return err->code;
-    const struct tile_grid *g = &c->grid;
-    const size_t size = glm_dtype_size(c->dtype);
-    room = (size_t)(g->tile[1] * g->dims[2]) * size + 2 * (size_t)DIO_ALIGN;
-    scratch = reader_scratch_new();
-    buf = dio_alloc(room);
-    if (!home_is_host(t->home))
-        cast_buf =
-            malloc((size_t)(g->tile[1] * g->dims[2]) * glm_dtype_size(t->dtype) + 1);
-    if (scratch == NULL || buf == NULL || (!home_is_host(t->home) && cast_buf == NULL)) {
-        glm_fail(err, GLM_ENOMEM, "%s: no memory to read it", t->name);
-        goto out;
-    }
-    for (int64_t band = 0; band < g->count[0] * g->count[1]; band++) {
-        const int64_t e = band / g->count[1], row = band % g->count[1] * g->tile[1];
-        const int64_t end = row + g->tile[1] < g->dims[1] ? row + g->tile[1] : g->dims[1];
-        const struct rect part = {.lo = {e, row, 0}, .hi = {e + 1, end, g->dims[2]}};
-        const int64_t first = (e * g->dims[1] + row) * g->dims[2];
-        unsigned char *data;
-        if (reader_read(r, at, &part, true, buf, room, &data, NULL, scratch, err) != 0)
-            goto out;
-        char *const to = (char *)t->data + (size_t)first * glm_dtype_size(t->dtype);
-        tensors_cast(cast_buf != NULL ? cast_buf : to, t->dtype, data, c->dtype,
-            rect_count(&part));
-        if (cast_buf != NULL
-            && home_put(t->home, to, cast_buf,
-                   (size_t)rect_count(&part) * glm_dtype_size(t->dtype), err)
-                != 0)
-            goto out;
-    }
-out:
-    reader_scratch_free(scratch);
-    free(cast_buf);
-    if (buf != NULL)
-        dio_free(buf, room);
-    return err->code;
+    return tensors_read_all(&alone, r, cast, 1, err);
 }

@@ -40,6 +40,9 @@ int64_t tensors_elements(const struct train_tensor *t);
  * nearest even); otherwise types must be equal and bits are kept. */
 int tensors_read(
     const struct train_tensor *t, struct reader *r, bool cast, struct glm_error *err);
+/* All of a list, by several threads (below 1: 1). */
+int tensors_read_all(const struct train_tensors *t, struct reader *r, bool cast,
+    int threads, struct glm_error *err);
 /* Whether the checkpoint has it. */
 bool tensors_there(const struct reader *r, enum ckpt_section section, const char *name);
 

@@ -317,6 +317,7 @@ int trainer_open(struct trainer *t, const struct recipe *r,
         || open_device(t, o->threads, err) != GLM_OK)
         goto out;
     params.home = (struct home){.k = t->k, .stream = t->stream};
+    params.threads = o->threads;
     if (params_new(&t->params, t->table, &params, err) != 0)
         goto out;
     if (o->train

@@ -380,7 +380,8 @@ static int with_params(struct numerics_report *report, struct reader *reader,
     const struct golden *g, const struct numerics_options *o, struct glm_error *err)
 {
     const struct table *const table = reader_manifest(reader)->table;
-    const struct params_options po = {.dtype = o->dtype, .trained = PARAMS_ALL};
+    const struct params_options po = {
+        .dtype = o->dtype, .trained = PARAMS_ALL, .threads = o->threads};
     struct model_param *const linked = calloc((size_t)table->count + 1, sizeof *linked);
     struct params *p = NULL;
 

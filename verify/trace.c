@@ -47,7 +47,6 @@ int trace_add(struct trace_writer *w, const struct state *state,
     const struct train_step *s, struct glm_error *err)
 {
     struct record r = {.step = state->step};
-    unsigned char *at;
 
     if (w->digests == NULL && add_names(w, state, err) != GLM_OK)
         return (int)err->code;
@@ -58,12 +57,8 @@ int trace_add(struct trace_writer *w, const struct state *state,
             s->loss, s->lm, s->mtp, s->indexer, s->norm, s->lr};
         memcpy(r.number, numbers, sizeof numbers);
     }
-    at = w->digests;
-    for (int64_t i = 0; i < state->tensors.count; i++) {
-        if (state_hash(&state->tensors.list[i], at, err) != GLM_OK)
-            return (int)err->code;
-        at += state_tiles(&state->tensors.list[i]) * DIGEST_SIZE;
-    }
+    if (state_hash_all(state, w->digests, err) != GLM_OK)
+        return (int)err->code;
     if (fwrite(&r, sizeof r, 1, w->file) != 1
         || fwrite(w->digests, DIGEST_SIZE, (size_t)w->tiles, w->file) != (size_t)w->tiles)
         return glm_fail_errno(err, "%s: write", w->path);

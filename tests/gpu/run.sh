@@ -108,8 +108,9 @@ json() {
     printf '\n]}\n'
 }
 
+# In a trap exit without a number would give the status from before it.
 finish() {
-    local ended=0 name passed
+    local ended=0 name passed status=1
     trap - EXIT TERM INT
     for name in "${names[@]}"; do
         [ -e "$out/$name.status" ] && ended=$((ended + 1)) && cat "$out/$name.line"
@@ -122,8 +123,8 @@ finish() {
         "$passed cases passed; $seconds s ($out/results.txt, results.json)" | tee -a "$out/results.txt"
     # shellcheck disable=SC2046 # one process an argument
     [ $ended -eq ${#names[@]} ] || kill $(jobs -p) 2> /dev/null
-    [ "$failed" -eq 0 ] && [ $ended -eq ${#names[@]} ] && [ $ended -gt 0 ]
-    exit
+    [ "$failed" -eq 0 ] && [ $ended -eq ${#names[@]} ] && [ $ended -gt 0 ] && status=0
+    exit $status
 }
 trap finish EXIT TERM INT
 
@@ -168,6 +169,8 @@ test)
         if [ "$op" != grouped_gemm ] || ! $all || [ ! -x $tools/gpu_train ]; then
             continue
         fi
+        TOOLS=$tools start parity tests/gpu/parity.sh "$out"
+        BIN=$root/bin TOOLS=$tools start resume tests/gpu/resume.sh
         for model in tiny-a tiny-b tiny-c; do
             for type in f32 bf16; do
                 train=("$tools/gpu_train" "fixtures/$model-f32/config.json" "$type" 50 --lock "$out/gpu.lock")
@@ -176,8 +179,6 @@ test)
                 start "graph-$type-$model" $tools/gpu_graph "fixtures/$model-f32/config.json" "$type" 50
             done
         done
-        BIN=$root/bin TOOLS=$tools start resume tests/gpu/resume.sh
-        TOOLS=$tools start parity tests/gpu/parity.sh "$out"
     done
     ;;
 sanitize)
