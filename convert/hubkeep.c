@@ -37,23 +37,65 @@ enum {
     GAP = 64 << 10 /* unwanted bytes that are cheaper to read than a new request */
 };
 
+/* ---- what a job reads -------------------------------------------------------------------------- */
+
+static int32_t file_of(const struct hubkeep *k, int64_t tensor, const struct rect *at)
+{
+    int32_t file;
+    uint64_t begin, end;
+    hf_reader_extent(k->o.r, tensor, at, &file, &begin, &end);
+    return file;
+}
+
+static void scale_member(
+    const struct hubkeep *k, const struct flow_ask *a, struct rect *out)
+{
+    *out = rect_whole(k->reads.m->tensors[a->scale].grid.dims);
+    out->lo[0] = a->at.lo[0];
+    out->hi[0] = a->at.hi[0];
+}
+
+/* The files that a job reads: its own, and that of its scales (the same, or -1). */
+static void files_of(const struct hubkeep *k, const struct flow_ask *a, int32_t out[2])
+{
+    struct rect member;
+    out[0] = file_of(k, a->tensor, &a->at);
+    out[1] = -1;
+    if (a->scale < 0)
+        return;
+    scale_member(k, a, &member);
+    out[1] = file_of(k, a->scale, &member);
+    if (out[1] == out[0])
+        out[1] = -1;
+}
+
 /* ---- which file is next ----------------------------------------------------------------------- */
 
-/* Lock held. A file that nobody will read any more, and whose results are safe, goes. */
+/* Lock held. Whether nobody will read a file any more, and what was made of it is whole. */
+static bool is_used_up(const struct hubkeep *k, int64_t i)
+{
+    bool used = k->files[i].phase == PHASE_READY && k->files[i].left == 0;
+    for (int64_t j = 0; used && j < k->jobs.count; j++) {
+        int32_t files[2];
+        files_of(k, &k->jobs.asks[j], files);
+        used = (files[0] != i && files[1] != i) || k->jobs.durable(k->jobs.flow, j);
+    }
+    return used;
+}
+
+/* Lock held. Files that are used up go, after what was made of them is on the disk and in the
+ * journal: else a kill would cost the whole file. A failure shows when the checkpoint is committed. */
 static void drop_safe(struct hubkeep *k)
 {
+    struct glm_error err = {0};
+    bool settled = false;
     for (int64_t i = 0; k->o.folder == NULL && i < k->s->file_count; i++) {
         struct keptfile *f = &k->files[i];
-        bool safe = f->phase == PHASE_READY && f->left == 0;
-        for (int64_t j = 0; safe && j < k->jobs.count; j++) {
-            int32_t file;
-            uint64_t begin, end;
-            hf_reader_extent(
-                k->o.r, k->jobs.asks[j].tensor, &k->jobs.asks[j].at, &file, &begin, &end);
-            safe = file != i || k->jobs.durable(k->jobs.flow, j);
-        }
-        if (!safe)
+        if (!is_used_up(k, i))
             continue;
+        if (!settled && k->jobs.sink->settle(k->jobs.sink->ctx, &err) != GLM_OK)
+            return;
+        settled = true;
         hf_reader_drop(k->o.r, i);
         unlink(f->path);
         f->phase = PHASE_GONE;
@@ -139,14 +181,6 @@ static int wait_for(struct hubkeep *k, int32_t file, struct glm_error *err)
     return (int)err->code;
 }
 
-static int32_t file_of(const struct hubkeep *k, int64_t tensor, const struct rect *at)
-{
-    int32_t file;
-    uint64_t begin, end;
-    hf_reader_extent(k->o.r, tensor, at, &file, &begin, &end);
-    return file;
-}
-
 static int keep_read(void *ctx, int64_t tensor, const struct rect *at,
     struct dio_buffer *buf, unsigned char **data, unsigned char *digests, bool *known,
     struct flow_thread *t, struct glm_error *err)
@@ -162,28 +196,6 @@ static uint64_t keep_place(void *ctx, int64_t tensor, const struct rect *at)
 {
     const struct hubkeep *k = ctx;
     return k->reads.place(k->reads.ctx, tensor, at);
-}
-
-static void scale_member(
-    const struct hubkeep *k, const struct flow_ask *a, struct rect *out)
-{
-    *out = rect_whole(k->reads.m->tensors[a->scale].grid.dims);
-    out->lo[0] = a->at.lo[0];
-    out->hi[0] = a->at.hi[0];
-}
-
-/* The files that a job reads: its own, and that of its scales (the same, or -1). */
-static void files_of(const struct hubkeep *k, const struct flow_ask *a, int32_t out[2])
-{
-    struct rect member;
-    out[0] = file_of(k, a->tensor, &a->at);
-    out[1] = -1;
-    if (a->scale < 0)
-        return;
-    scale_member(k, a, &member);
-    out[1] = file_of(k, a->scale, &member);
-    if (out[1] == out[0])
-        out[1] = -1;
 }
 
 static void feed_done(void *ctx, int64_t job, bool good)

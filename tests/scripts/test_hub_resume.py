@@ -32,7 +32,7 @@ SHIM = cases.TOOLS.parent / "libfault.so"
 KILLS, SEED = number("--kills", 12), number("--seed", int(time.time()))
 
 
-def make():
+def make(*more):
     """About 215 MB in two files, each larger than a block by far, most of it in two tensors."""
     import json
     config = json.loads((cases.ROOT / "fixtures/configs/t1.json").read_text())
@@ -40,7 +40,7 @@ def make():
     path = pathlib.Path(f"/tmp/glm-hub-{os.getpid()}.json")
     path.write_text(json.dumps(config))
     try:
-        return cases.Place("--config", path, "--files", "2")
+        return cases.Place("--config", path, "--files", "2", *more)
     finally:
         path.unlink()
 
@@ -201,6 +201,42 @@ def test_what_cannot_be_written_is_not_fetched_to_its_end(p):
         amount = sum(x["sent"] for x in hub.log)
         expect(amount < 50_000_000, f"{amount} bytes were sent after the first write had failed")
         p.equal(room, p.fetch(hub, room, *options))
+
+
+def test_a_converted_source_costs_no_more(p):
+    """Its files lie in the unfinished checkpoint until what was made of them is safe: killed just after
+    one went, its results must be there."""
+    q = make("--fp8", "16,16")
+    try:
+        options = ("--quiet", "--dtype", "bf16", "--connections", "1")
+        snapshot = q.top / "home/hub/models--test--model/snapshots" / q.revision.commit
+        cases.works("glm-import", *options[:3], snapshot, q.top / "wanted")
+        room = q.new()
+        with Hub(q.model, rate=150_000_000) as hub:
+            books = Books(hub, 1)
+            seen = 0
+            for _ in range(6):
+                c = cases.start(["glm-import", *options, "hf://test/model", room / "ckpt"],
+                                q.env(hub, room))
+                files, gone = set(), False
+                while c.poll() is None and not gone:
+                    there = set(room.glob("ckpt.partial/files/*.safetensors"))
+                    gone = bool(files - there)
+                    files |= there
+                    time.sleep(0.0005)
+                seen += gone
+                c.kill(), c.wait()
+                books.close("killed")
+                if (room / "ckpt").exists():
+                    break
+            expect(seen, "no file went before the end")
+            if not (room / "ckpt").exists():
+                r = q.fetch(hub, room, *options)
+                expect(r.status == 0, str(r))
+            books.close("the last run")
+            same(tree(room / "ckpt"), tree(q.top / "wanted"), "the checkpoint")
+    finally:
+        q.close()
 
 
 def test_two_processes_do_not_share_a_partial_checkpoint(p):

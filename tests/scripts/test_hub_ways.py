@@ -87,6 +87,16 @@ def test_what_no_digest_covered_is_fetched_and_written_again(p):
         p.equal(room, p.fetch(hub, room, "--quiet"))
 
 
+def test_what_comes_after_what_was_asked_for_is_not_waited_for(p):
+    """A header is asked for by a range, the whole file is announced, and behind the range it stalls."""
+    room = p.new()
+    with Hub(p.model, scenario={"rules": [
+            {"on": "cdn", "method": "GET", "each": True, "times": 1, "do": "ignore_range"},
+            {"on": "cdn", "method": "GET", "each": True, "times": 1, "do": "stall",
+             "after": 65536}]}) as hub:
+        p.equal(room, p.fetch(hub, room, "--quiet", "--retries", "0", "--stall-limit", "2"))
+
+
 def test_converted_sources_are_compared_too(p):
     """Weights that are decoded with scales from elsewhere: a wrong byte of either is found."""
     q = p.new("source")
