@@ -69,7 +69,9 @@ const char *hfdir_name_trouble(const char *name, size_t length)
     if (memchr(name, '\\', length))
         return "holds a backslash";
     for (size_t i = 0; i < length; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f
+            || ((unsigned char)name[i] == 0xc2 && i + 1 < length
+                && (unsigned char)name[i + 1] < 0xa0)) /* U+0080 to U+009F */
             return "holds a control character";
     for (size_t i = 0; i + 1 < length; i++)
         if (name[i] == '.' && name[i + 1] == '.' && (i == 0 || name[i - 1] == '/')

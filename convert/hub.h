@@ -40,6 +40,14 @@ const char *hub_name(const struct hub *h);   /* hf://OWNER/NAME */
 const char *hub_repo(const struct hub *h);   /* OWNER/NAME */
 const char *hub_commit(const struct hub *h); /* 40 digits */
 struct hubnet *hub_net(const struct hub *h);
+
+struct flow_sink;
+/* Writes once into an unfinished checkpoint's journal which commit it is of:
+ *     from hf://OWNER/NAME@COMMIT */
+int hub_sign(const struct hub *h, const struct flow_sink *sink, struct glm_error *err);
+/* After GLM_EUSAGE: if `out` holds unfinished work of another commit of this repository, the
+ * sentence says what to type to finish it. */
+void hub_moved(const struct hub *h, const char *out, struct glm_error *err);
 struct hub_file *hub_find(const struct hub *h, const char *name);
 
 #endif

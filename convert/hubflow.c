@@ -437,7 +437,8 @@ static void tell_partial(struct hubflow *f)
         return;
     snprintf(note, sizeof note,
         "%d of %" PRId64
-        " files are read in part only, so their digests cannot be compared",
+        " files are read in part only, or the hub lists no digest of them, so "
+        "what came cannot be compared",
         n, f->s->file_count);
     glm_events_note(f->o.events, note);
 }
@@ -449,6 +450,8 @@ static int feed_recall(void *ctx, const struct flow_jobs *jobs, struct glm_error
     f->asks = jobs->asks;
     f->ask_count = jobs->count;
     f->sink = jobs->sink;
+    if (hub_sign(f->o.hub, f->sink, err) != GLM_OK)
+        return (int)err->code;
     return hubflow_recall(f, err);
 }
 

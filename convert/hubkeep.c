@@ -416,7 +416,8 @@ static int feed_begin(void *ctx, const struct flow_jobs *jobs, struct glm_error 
     struct hubkeep *k = ctx;
 
     k->jobs = *jobs;
-    if (open_folder(k, err) != GLM_OK || plan_files(k, err) != GLM_OK)
+    if (hub_sign(k->o.hub, jobs->sink, err) != GLM_OK || open_folder(k, err) != GLM_OK
+        || plan_files(k, err) != GLM_OK)
         return (int)err->code;
     for (int64_t i = 0; k->o.folder != NULL && i < k->s->side_count; i++)
         if (keep_side(k, k->s->sides[i].path, err) != GLM_OK)

@@ -131,7 +131,9 @@ int convert_import(const struct import_options *o, struct convert_report *report
         .seal = true,
         .threads = o->threads,
         .rule = form.rule};
-    build_run(&b, &in.source, &run, report, NULL, events, err);
+    if (build_run(&b, &in.source, &run, report, NULL, events, err) == GLM_EUSAGE
+        && in.hub != NULL)
+        hub_moved(in.hub, o->out, err);
     report->seconds = build_seconds() - start;
 out:
     build_clear(&b);

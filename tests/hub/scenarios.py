@@ -207,7 +207,7 @@ def entry(path, size=3):
 for key, path in (("parent", "../escaped.txt"), ("deep-parent", "a/../../escaped.txt"),
                   ("absolute", "/tmp/escaped.txt"), ("backslash", "..\\escaped.txt"),
                   ("unc", "\\\\host\\share\\x"), ("drive", "C:escaped.txt"),
-                  ("nul", "a\0.txt"), ("newline", "a\n.txt"), ("long", "x" * 5000),
+                  ("nul", "a\0.txt"), ("newline", "a\n.txt"), ("c1", "a\u009b31m.txt"), ("long", "x" * 5000),
                   ("empty", ""), ("dot", "."), ("reserved", "CON")):
     scenario(f"name-{key}", f"the tree names {path[:30]!r}",
              {"on": "tree", "do": "tree_add", "entries": [entry(path)]}, survives=False, status=3)

@@ -268,7 +268,10 @@ def test_a_branch_that_moves_between_two_runs_is_not_mixed_in(p):
         killed(p, hub, room, 60_000_000, 0)
         hub.options["moves"]["after"] = 0
         r = p.fetch(hub, room, "--quiet")
-        expect(r.status == 2 and "another plan" in r.err, f"another commit goes on: {r} {name}")
+        expect(r.status == 2 and f"hf://test/model@{p.revision.commit} to finish it" in r.err
+               and "--restart" in r.err, f"what to type for the old commit: {r} {name}")
+        r = p.fetch(hub, room, "--quiet", "--tp", "2", spec=f"hf://test/model@{p.revision.commit}")
+        expect(r.status == 2 and "another plan" in r.err, f"other options go on: {r}")
         r = p.fetch(hub, room, "--quiet", spec=f"hf://test/model@{p.revision.commit}")
         p.equal(room, r)
 
