@@ -33,10 +33,11 @@ template <class P> static P resolved(const P *p)
     return r;
 }
 
-/* One sequence, each row of which sees all in front of it: the host knows its length. */
-template <class P> static bool whole(const P *p)
+/* One sequence, each row of which sees all in front of it: the host knows its length. Long enough that
+ * the seconds for a plan are worth it, and no odd one. */
+static bool whole(const struct attention_fwd *p)
 {
-    return p->S == 1 && p->index == NULL;
+    return p->S == 1 && p->index == NULL && p->T >= 1024 && p->T % 128 == 0;
 }
 
 CUDA_OP(attention_fwd)
@@ -66,9 +67,6 @@ CUDA_OP(attention_bwd)
             "attention_bwd: no dv, though the values do not lie in the keys");
     const struct attention_bwd r = resolved(p);
     cuda_begin(stream);
-    if (stream->attention == CUDA_ATTENTION_CUDNN && whole(&r) && fast_serves(&r) && r.dv != NULL
-        && attention_cudnn_bwd(&r, stream, err))
-        return (int)err->code;
     if (stream->attention != CUDA_ATTENTION_PLAIN && fast_serves(&r))
         return stream->attention >= CUDA_ATTENTION_LEAN
             ? attention_wgmma_bwd(&r, stream, err)

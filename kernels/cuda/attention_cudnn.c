@@ -6,33 +6,13 @@
 
 #include "kernels/cuda/cudnn.h"
 
-/* dS of all heads takes 2 N T^2 bytes: heads are worked off in equal chunks that share this many. */
-static const int64_t KEPT = (int64_t)1 << 30;
-
 /* ---- graphs ----------------------------------------------------------------------------------- */
 
 /* The tensors that a run fills in have these ids: a graph names them first, in this order. */
 enum { F_Q = 1, F_K, F_V, F_SCALE, F_NONE, F_LSE, F_O, F_END };
-enum {
-    B_Q = 1,
-    B_K,
-    B_V,
-    B_O,
-    B_DO,
-    B_LSE,
-    B_SCALE,
-    B_ONE,
-    B_NONE,
-    B_DELTA,
-    B_DQ,
-    B_DK,
-    B_DV,
-    B_END
-};
 
-/* N of the `all` heads of a row are one plan's. */
 struct shape {
-    int64_t T, N, all, D, k_stride, v_stride;
+    int64_t T, N, D, k_stride, v_stride;
 };
 
 static int tensor(struct cudnn_graph *g, enum cudnn_type type, enum cudnn_place place,
@@ -59,7 +39,7 @@ static int cols_of(struct cudnn_graph *g, const struct shape *s, int64_t stride)
 
 static int stats_of(struct cudnn_graph *g, const struct shape *s)
 {
-    return tensor(g, CUDNN_F32, CUDNN_MEMORY, s->N, s->T, 1, 1, s->all, 1);
+    return tensor(g, CUDNN_F32, CUDNN_MEMORY, s->N, s->T, 1, 1, s->N, 1);
 }
 
 static int number(struct cudnn_graph *g)
@@ -108,13 +88,13 @@ static struct cudnn_graph *fwd_graph(const struct cudnn *c, const struct shape *
 
     if (g == NULL)
         return NULL;
-    rows_of(g, s, CUDNN_BF16, s->all * s->D);
+    rows_of(g, s, CUDNN_BF16, s->N * s->D);
     cols_of(g, s, s->k_stride);
     rows_of(g, s, CUDNN_BF16, s->v_stride);
     number(g);
     number(g);
     stats_of(g, s);
-    rows_of(g, s, CUDNN_BF16, s->all * s->D);
+    rows_of(g, s, CUDNN_BF16, s->N * s->D);
 
     int x = scores(g, s, CUDNN_F32);
     cudnn_matmul(g, F_Q, F_K, x);
@@ -132,66 +112,6 @@ static struct cudnn_graph *fwd_graph(const struct cudnn *c, const struct shape *
     return g;
 }
 
-/* x [N,T,T] transposed, in BF16: a left operand. */
-static int turned(struct cudnn_graph *g, const struct shape *s, int x)
-{
-    const int y =
-        tensor(g, CUDNN_BF16, CUDNN_BETWEEN, s->N, s->T, s->T, s->T * s->T, 1, s->T);
-
-    cudnn_reshape(g, x, y);
-    return y;
-}
-
-/* dS as a whole goes to workspace (dq is written, not summed up), which is what cuDNN's deterministic
- * engine for Hopper takes. */
-static struct cudnn_graph *bwd_graph(const struct cudnn *c, const struct shape *s)
-{
-    struct cudnn_graph *const g = cudnn_graph_new(c);
-
-    if (g == NULL)
-        return NULL;
-    rows_of(g, s, CUDNN_BF16, s->all * s->D);
-    cols_of(g, s, s->k_stride);
-    cols_of(g, s, s->v_stride);
-    rows_of(g, s, CUDNN_BF16, s->all * s->D);
-    rows_of(g, s, CUDNN_BF16, s->all * s->D);
-    stats_of(g, s);
-    number(g);
-    number(g);
-    number(g);
-    tensor(g, CUDNN_F32, CUDNN_MEMORY, s->N, s->T, 1, s->T, 1, 1);
-    rows_of(g, s, CUDNN_BF16, s->all * s->D);
-    rows_of(g, s, CUDNN_F32, s->all * s->D);
-    rows_of(g, s, CUDNN_F32, s->all * s->D);
-
-    const int product =
-        tensor(g, CUDNN_F32, CUDNN_BETWEEN, s->N, s->T, s->D, s->T * s->D, s->D, 1);
-    const int dot = column(g, s);
-    cudnn_pointwise(g, CUDNN_MUL, CUDNN_F32, 0, B_DO, B_O, 0, product);
-    cudnn_reduce(g, CUDNN_SUM, product, dot);
-    cudnn_pointwise(g, CUDNN_MUL, CUDNN_F32, 0, dot, B_ONE, 0, B_DELTA);
-
-    int p = scores(g, s, CUDNN_F32);
-    cudnn_matmul(g, B_Q, B_K, p);
-    p = apply(g, s, CUDNN_MUL, p, B_SCALE, CUDNN_F32);
-    p = apply(g, s, CUDNN_SUB, p, B_LSE, CUDNN_F32);
-    p = causal(g, s, p, B_NONE);
-    p = apply(g, s, CUDNN_EXP, p, 0, CUDNN_F32);
-    cudnn_matmul(g, turned(g, s, p), B_DO, B_DV);
-
-    int ds = scores(g, s, CUDNN_F32);
-    cudnn_matmul(g, B_DO, B_V, ds);
-    ds = apply(g, s, CUDNN_SUB, ds, B_DELTA, CUDNN_F32);
-    ds = apply(g, s, CUDNN_MUL, ds, p, CUDNN_F32);
-    ds = apply(g, s, CUDNN_MUL, ds, B_SCALE, CUDNN_F32);
-    cudnn_matmul(g, turned(g, s, ds), B_Q, B_DK);
-    const int keys =
-        tensor(g, CUDNN_BF16, CUDNN_BETWEEN, s->N, s->T, s->D, s->D, s->k_stride, 1);
-    cudnn_reshape(g, B_K, keys);
-    cudnn_matmul(g, ds, keys, B_DQ);
-    return g;
-}
-
 /* ---- plans, one for each shape ---------------------------------------------------------------- */
 
 enum {
@@ -202,7 +122,7 @@ enum {
 struct kept {
     struct shape shape;
     struct cudnn_plan *plan; /* NULL: cuDNN does not take this shape */
-    bool backward, used;
+    bool used;
 };
 
 struct attention_cudnn {
@@ -243,46 +163,28 @@ long attention_cudnn_version(const struct attention_cudnn *a)
 }
 
 /* NULL if cuDNN does not take the shape. */
-static const struct cudnn_plan *plan_of(
-    struct attention_cudnn *a, const struct shape *s, bool backward)
+static const struct cudnn_plan *plan_of(struct attention_cudnn *a, const struct shape *s)
 {
     for (int i = 0; i < PLANS; i++) {
         const struct kept *const k = &a->kept[i];
-        if (k->used && k->backward == backward && memcmp(&k->shape, s, sizeof *s) == 0)
+        if (k->used && memcmp(&k->shape, s, sizeof *s) == 0)
             return k->plan;
     }
     struct glm_error why = {0};
     struct kept *const k = &a->kept[a->next++ % PLANS];
     cudnn_plan_free(k->plan);
     k->shape = *s;
-    k->backward = backward;
     k->used = true;
-    k->plan =
-        cudnn_plan_new(backward ? bwd_graph(a->lib, s) : fwd_graph(a->lib, s), &why);
+    k->plan = cudnn_plan_new(fwd_graph(a->lib, s), &why);
     return k->plan;
-}
-
-/* As many of N heads at a time as share KEPT, equal chunks. */
-static int64_t chunk_of(int64_t N, int64_t T)
-{
-    int64_t chunks = 1;
-
-    while (chunks < N && (N % chunks != 0 || N / chunks > KEPT / (2 * T * T)))
-        chunks++;
-    return N / chunks;
-}
-
-static const void *at(const void *p, int64_t elements, size_t size)
-{
-    return (const char *)p + elements * (int64_t)size;
 }
 
 bool attention_cudnn_fwd(
     const struct attention_fwd *p, glm_stream stream, struct glm_error *err)
 {
     static const int64_t ids[] = {F_Q, F_K, F_V, F_SCALE, F_NONE, F_LSE, F_O};
-    const struct shape shape = {p->T, p->N, p->N, p->Dq, p->k_stride, p->v_stride};
-    const struct cudnn_plan *const plan = plan_of(stream->cudnn, &shape, false);
+    const struct shape shape = {p->T, p->N, p->Dq, p->k_stride, p->v_stride};
+    const struct cudnn_plan *const plan = plan_of(stream->cudnn, &shape);
     const float scale = (float)p->scale, none = -INFINITY;
 
     if (plan == NULL)
@@ -292,40 +194,5 @@ bool attention_cudnn_fwd(
     void *const space = cuda_scratch(stream, bytes > 0 ? bytes : 1, err);
     if (space != NULL && !stream->dry)
         cudnn_run(plan, stream->stream, ids, pointers, F_END - 1, space, err);
-    return true;
-}
-
-static int bwd_heads(const struct attention_bwd *p, const struct cudnn_plan *plan,
-    int64_t head, void *delta, void *space, glm_stream stream, struct glm_error *err)
-{
-    static const int64_t ids[] = {B_Q, B_K, B_V, B_O, B_DO, B_LSE, B_SCALE, B_ONE, B_NONE,
-        B_DELTA, B_DQ, B_DK, B_DV};
-    const float scale = (float)p->scale, one = 1, none = -INFINITY;
-    const int64_t e = head * p->Dq;
-    const void *const pointers[] = {at(p->q, e, 2), at(p->k, e, 2), at(p->v, e, 2),
-        at(p->o, e, 2), at(p->do_, e, 2), at(p->lse, head, 4), &scale, &one, &none, delta,
-        at(p->dq, e, 2), at(p->dk, e, 4), at(p->dv, e, 4)};
-
-    return cudnn_run(plan, stream->stream, ids, pointers, B_END - 1, space, err);
-}
-
-bool attention_cudnn_bwd(
-    const struct attention_bwd *p, glm_stream stream, struct glm_error *err)
-{
-    const int64_t heads = chunk_of(p->N, p->T);
-    const struct shape shape = {p->T, heads, p->N, p->Dq, p->k_stride, p->v_stride};
-    const struct cudnn_plan *const plan = plan_of(stream->cudnn, &shape, true);
-
-    if (plan == NULL)
-        return false;
-    const size_t bytes = cudnn_workspace(plan);
-    void *const delta = cuda_scratch(stream, (size_t)(heads * p->T) * sizeof(float), err);
-    void *const space =
-        delta == NULL ? NULL : cuda_scratch(stream, bytes > 0 ? bytes : 1, err);
-    if (space == NULL || stream->dry)
-        return true;
-    for (int64_t head = 0; head < p->N; head += heads)
-        if (bwd_heads(p, plan, head, delta, space, stream, err) != 0)
-            break;
     return true;
 }

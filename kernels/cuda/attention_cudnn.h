@@ -1,9 +1,13 @@
-/* Dense causal attention of one sequence by cuDNN, heads of 256 dimensions in BF16, forward and
- * backward: the graphs that its frontend builds of products, softmax and mask, by an engine that
- * repeats its bits. dS goes to scratch memory, a chunk of heads at a time.
+/* Dense causal attention forward by cuDNN, one sequence, heads of 256 dimensions in BF16: the graph that
+ * its frontend builds of products, softmax and mask, by an engine that repeats its bits.
  *
  * A plan is made once per shape, on the host, when an operation of the shape first comes (also on a
- * dry stream): that takes seconds. A run takes scratch memory and queues kernels, nothing else. */
+ * dry stream): that takes seconds. A run takes scratch memory and queues kernels, nothing else.
+ *
+ * On an H200, cuDNN 9.14, 64 heads: 0.83 ms for 4,096 rows and 3.04 for 8,192, k_fwd of
+ * attention_wgmma.cu 1.08 and 4.10. Backward is not here: its deterministic engine (dS in workspace)
+ * took 4.76 and 18.7 ms where ours takes 4.13 and 15.8, and it left NaN in dk where the length was no
+ * multiple of 128. */
 #ifndef KERNELS_CUDA_ATTENTION_CUDNN_H
 #define KERNELS_CUDA_ATTENTION_CUDNN_H
 
@@ -20,12 +24,10 @@ struct attention_cudnn *attention_cudnn_new(struct glm_error *err);
 void attention_cudnn_free(struct attention_cudnn *a);
 long attention_cudnn_version(const struct attention_cudnn *a);
 
-/* Whether cuDNN took the operation, which has resolved strides, T > 0, one sequence and no sets; what
+/* Whether cuDNN took the operation, which has resolved strides, one sequence and no sets; what
  * became of it is in err. */
 bool attention_cudnn_fwd(
     const struct attention_fwd *p, glm_stream stream, struct glm_error *err);
-bool attention_cudnn_bwd(
-    const struct attention_bwd *p, glm_stream stream, struct glm_error *err);
 
 #ifdef __cplusplus
 }

@@ -24,7 +24,8 @@ extern "C" {
 /* Attention's path where several serve a shape. Left to itself the best; for tests, the environment
  * variable GLM_CUDA_ATTENTION=plain|mma|lean|wgmma|cudnn names the best that may be taken, read once
  * when the stream is made. lean: wgmma that goes backward as it does where a head's dS fits no memory.
- * cudnn: wgmma, but cuDNN for one whole sequence without key sets. */
+ * cudnn: wgmma, but cuDNN forward over one whole sequence without key sets; the default on Hopper where
+ * there is cuDNN. */
 enum cuda_attention {
     CUDA_ATTENTION_PLAIN,
     CUDA_ATTENTION_MMA,

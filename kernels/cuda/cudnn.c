@@ -24,7 +24,6 @@ enum {
     D_OP_MATMUL = 19,
     D_REDUCTION = 21,
     D_OP_REDUCTION = 22,
-    D_OP_RESHAPE = 31,
     D_DEVICEPROP = 38
 };
 
@@ -86,8 +85,6 @@ enum {
     A_OP_REDUCTION_X = 1610,
     A_OP_REDUCTION_Y = 1611,
     A_OP_REDUCTION_DESC = 1612,
-    A_OP_RESHAPE_X = 2200,
-    A_OP_RESHAPE_Y = 2201,
     A_DEVICEPROP_JSON = 2702
 };
 
@@ -354,16 +351,6 @@ void cudnn_reduce(struct cudnn_graph *g, enum cudnn_reduction of, int x, int y)
     set_desc(g, op, A_OP_REDUCTION_DESC, d, what);
     set_desc(g, op, A_OP_REDUCTION_X, g->tensor[x], what);
     set_desc(g, op, A_OP_REDUCTION_Y, g->tensor[y], what);
-    finish_op(g, op, what);
-}
-
-void cudnn_reshape(struct cudnn_graph *g, int x, int y)
-{
-    static const char what[] = "a reshape";
-    desc_t const op = make(g, D_OP_RESHAPE, what);
-
-    set_desc(g, op, A_OP_RESHAPE_X, g->tensor[x], what);
-    set_desc(g, op, A_OP_RESHAPE_Y, g->tensor[y], what);
     finish_op(g, op, what);
 }
 

@@ -62,7 +62,6 @@ void cudnn_matmul(struct cudnn_graph *g, int a, int b, int c);
 void cudnn_pointwise(struct cudnn_graph *g, enum cudnn_pointwise mode, enum cudnn_type in,
     int axis, int x, int b, int t, int y);
 void cudnn_reduce(struct cudnn_graph *g, enum cudnn_reduction op, int x, int y);
-void cudnn_reshape(struct cudnn_graph *g, int x, int y);
 
 struct cudnn_plan *cudnn_plan_new(struct cudnn_graph *g, struct glm_error *err);
 void cudnn_plan_free(struct cudnn_plan *p);

@@ -62,11 +62,15 @@ static enum cuda_attention attention_path(int major)
         return CUDA_ATTENTION_MMA;
     if (name != NULL && strcmp(name, "lean") == 0)
         return CUDA_ATTENTION_LEAN;
-    return name != NULL && strcmp(name, "cudnn") == 0 ? CUDA_ATTENTION_CUDNN
-                                                      : CUDA_ATTENTION_WGMMA;
+#ifdef CUDA_EMULATED
+    return CUDA_ATTENTION_WGMMA;
+#else
+    return name != NULL && strcmp(name, "wgmma") == 0 ? CUDA_ATTENTION_WGMMA
+                                                      : CUDA_ATTENTION_CUDNN;
+#endif
 }
 
-/* The device's name tells who does attention, or why it is not who was asked for. */
+/* The device's name tells who does attention: bits differ. */
 static void open_cudnn(glm_stream s)
 {
     const size_t used = strlen(s->name);
