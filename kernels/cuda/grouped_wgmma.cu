@@ -54,6 +54,16 @@ enum {
     START_AT = BARRIERS_AT + 2 * STAGES * 8
 };
 
+/* What of C is added to comes through the ring behind a tile's last step: panels of 128 bytes a row, 3
+ * a step. */
+enum { C_PANELS = STAGE_BYTES / (ROWS * PANEL_ROW) };
+
+struct extra {
+    bool ring;    /* C comes through the ring */
+    bool lines;   /* into the second-level cache before, by lines and not by rows */
+    bool stagger; /* blocks begin at different times: not all store at once */
+};
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CUDA_EMULATED)
 #define HOPPER /* elsewhere the kernels are empty and not called */
 
@@ -167,34 +177,98 @@ static __device__ inline void feed_c(
             cols * size);
 }
 
+/* The same by a warp, a line of 128 bytes a lane. */
+static __device__ inline void feed_lines(
+    const struct grouped_gemm *p, const struct group_tile *t, int i, int parts)
+{
+    const int size = p->c_type == GLM_BF16 ? 2 : 4, across = COLS * size / 128;
+    const int all = ROWS * across, first = all * i / parts, end = all * (i + 1) / parts;
+    const int left = ((int)group_cols(p) - t->col) * size;
+
+    for (int n = first + (int)threadIdx.x % WARP; n < end; n += WARP) {
+        const int r = t->row + n / across, at = n % across * 128;
+        if (r < t->row_end && at < left)
+            ptx_prefetch_line(
+                (const char *)p->c + (group_row_at(p, t, r) + t->col) * size + at);
+    }
+}
+
+/* C of a tile, step by step. */
+template <int KIND, class C>
+static __device__ inline void feed_ring(const struct room *m, const struct group_tile *t,
+    const struct tensor_map *c, struct turn *turn)
+{
+    enum { WIDTH = sizeof(C) / 2, PANELS = COLS * sizeof(C) / PANEL_ROW };
+
+    for (int q = 0; q < PANELS; q += C_PANELS) {
+        const int n = PANELS - q < C_PANELS ? PANELS - q : C_PANELS;
+        const uint32_t full = m->full + turn->stage * 8;
+        ptx_barrier_wait(m->empty + turn->stage * 8, turn->parity ^ 1);
+        ptx_barrier_expect(full, n * ROWS * PANEL_ROW);
+        for (int i = 0; i < 2 * n; i++)
+            ptx_box_3d(m->stage + turn->stage * STAGE_BYTES + i * PANEL_BYTES, c, full,
+                t->col * WIDTH + (q + i / 2) * PANEL, t->row + i % 2 * PANEL,
+                KIND == GROUP_TN ? t->g : 0);
+        turn_next(turn);
+    }
+}
+
+/* One step of A and B, by one thread. */
 template <int KIND, bool PAIR>
+static __device__ inline void feed_step(const struct room *m, const struct group_tile *t,
+    const struct tensor_map *a, const struct tensor_map *b, const struct turn *turn, int k)
+{
+    const uint32_t full = m->full + turn->stage * 8;
+    const uint32_t to = m->stage + turn->stage * STAGE_BYTES;
+    const int rank = m->pair.mine;
+
+    ptx_barrier_wait(m->empty + turn->stage * 8, turn->parity ^ 1);
+    ptx_barrier_expect(full, STAGE_BYTES);
+    for (int h = 0; h < 2; h++) {
+        if (!PAIR || !t->beside || h == rank)
+            feed_a<KIND>(m, t, a, to, full, k, h, PAIR && t->beside);
+        if (!PAIR || t->beside || h == rank)
+            feed_b<KIND>(m, t, b, to, full, k, h, PAIR && !t->beside);
+    }
+}
+
+/* By a warp: its first lane feeds the ring. */
+template <int KIND, bool PAIR, class C>
 static __device__ void feed(const struct grouped_gemm *p, const struct tensor_map *a,
-    const struct tensor_map *b, const struct room *m, const struct group_cut *cut)
+    const struct tensor_map *b, const struct tensor_map *c, const struct room *m,
+    const struct group_cut *cut, struct extra extra)
 {
     const int tiles = m->start[p->G], rank = m->pair.mine, step = PAIR ? PAIR_BLOCKS : 1;
-    const bool ahead = p->accumulate && group_cols(p) % 8 == 0 && (uintptr_t)p->c % 16 == 0;
+    const bool ahead = p->accumulate && !extra.lines && group_cols(p) % 8 == 0
+        && (uintptr_t)p->c % 16 == 0;
+    const bool first = threadIdx.x % WARP == 0;
     struct turn turn = {0, 0};
 
-    ptx_map_prefetch(a);
-    ptx_map_prefetch(b);
+    if (first) {
+        ptx_map_prefetch(a);
+        ptx_map_prefetch(b);
+    }
     for (int i = blockIdx.x / step; i < tiles; i += gridDim.x / step) {
         const struct group_tile t = group_tile_at(m->start, p, cut, i, rank);
-        const int length = sum_length<KIND>(p, &t);
+        const int length = sum_length<KIND>(p, &t), parts = (length + STEP - 1) / STEP;
         for (int k = 0; k < length; k += STEP) {
-            const uint32_t full = m->full + turn.stage * 8;
-            const uint32_t to = m->stage + turn.stage * STAGE_BYTES;
-            ptx_barrier_wait(m->empty + turn.stage * 8, turn.parity ^ 1);
-            ptx_barrier_expect(full, STAGE_BYTES);
-            for (int h = 0; h < 2; h++) {
-                if (!PAIR || !t.beside || h == rank)
-                    feed_a<KIND>(m, &t, a, to, full, k, h, PAIR && t.beside);
-                if (!PAIR || t.beside || h == rank)
-                    feed_b<KIND>(m, &t, b, to, full, k, h, PAIR && !t.beside);
-            }
-            if (ahead)
-                feed_c(p, &t, k / STEP, (length + STEP - 1) / STEP);
+            if (first)
+                feed_step<KIND, PAIR>(m, &t, a, b, &turn, k);
+            if (first && ahead)
+                feed_c(p, &t, k / STEP, parts);
+            __syncwarp();
+            if (extra.lines)
+                feed_lines(p, &t, k / STEP, parts);
             turn_next(&turn);
         }
+        if (!extra.ring || length == 0)
+            continue;
+        struct turn after = turn;
+        if (first)
+            feed_ring<KIND, C>(m, &t, c, &after);
+        for (int q = 0; q < COLS * (int)sizeof(C) / PANEL_ROW; q += C_PANELS)
+            turn_next(&turn);
+        __syncwarp();
     }
 }
 
@@ -258,63 +332,46 @@ static __device__ void store_pairs(const struct grouped_gemm *p, const struct gr
     }
 }
 
-/* What C holds before it is added to, as one thread stores it: fetched while the last products run. */
-template <class C> struct held;
-template <> struct held<float> {
-    float2 at[COLS / 8]; /* of one of the two rows */
-};
-template <> struct held<bf16> {
-    uint4 at[COLS / 64][4];
-};
-
-static __device__ inline void fetch_row(struct held<float> *was, const struct grouped_gemm *p,
-    const struct group_tile *t, int group, int half)
+/* C's panel q of the step in `stage` is added to d. */
+static __device__ inline void add_panel(float (&d)[128], const char *stage, int group, int q, float)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
-    const int r = t->row + group * 64 + warp * 16 + half * 8 + lane / 4;
-    const int left = r < t->row_end ? (int)group_cols(p) - t->col - lane % 4 * 2 : 0;
-    const float *from = (const float *)p->c + group_row_at(p, t, r) + t->col + lane % 4 * 2;
+    const char *const panel =
+        stage + q % C_PANELS * (ROWS * PANEL_ROW) + group * PANEL_BYTES;
 
 #pragma unroll
-    for (int j = 0; j < COLS / 8; j++)
-        was->at[j] = j * 8 < left ? *(const float2 *)(from + j * 8) : make_float2(0, 0);
-}
-
-static __device__ inline void hold(struct held<float> *was)
-{
-#ifndef CUDA_EMULATED
+    for (int j = 0; j < 4; j++)
 #pragma unroll
-    for (int j = 0; j < COLS / 8; j++)
-        asm volatile("" : "+f"(was->at[j].x), "+f"(was->at[j].y)::"memory");
-#endif
-}
-
-static __device__ inline void fetch(struct held<float> *was, const struct grouped_gemm *p,
-    const struct group_tile *t, int group)
-{
-    fetch_row(was, p, t, group, 0);
-}
-
-static __device__ inline void fetch(struct held<bf16> *was, const struct grouped_gemm *p,
-    const struct group_tile *t, int group)
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
-    const int row = t->row + group * 64 + warp * 16, cols = (int)group_cols(p);
-
-#pragma unroll
-    for (int q = 0; q < COLS / 64; q++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int r = row + i * 4 + lane / 8, col = t->col + q * 64 + lane % 8 * 8;
-            was->at[q][i] = r < t->row_end && col < cols
-                ? *(const uint4 *)((const bf16 *)p->c + group_row_at(p, t, r) + col)
-                : make_uint4(0, 0, 0, 0);
+        for (int half = 0; half < 2; half++) {
+            const int r = warp * 16 + half * 8 + lane / 4, chunk = 2 * j + lane % 4 / 2;
+            const float2 x = *(const float2 *)(panel + r * PANEL_ROW
+                + (chunk ^ (r & 7)) * 16 + lane % 2 * 8);
+            d[16 * q + 4 * j + 2 * half] += x.x;
+            d[16 * q + 4 * j + 2 * half + 1] += x.y;
         }
 }
 
-/* F32 whose pairs are aligned. */
+static __device__ inline void add_panel(float (&d)[128], const char *stage, int group, int q, bf16)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
+    const char *const panel =
+        stage + q % C_PANELS * (ROWS * PANEL_ROW) + group * PANEL_BYTES;
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int r = warp * 16 + half * 8 + lane / 4;
+            const uint32_t x = *(const uint32_t *)(panel + r * PANEL_ROW + (j ^ (r & 7)) * 16
+                + lane % 4 * 4);
+            d[32 * q + 4 * j + 2 * half] += __uint_as_float(x << 16);
+            d[32 * q + 4 * j + 2 * half + 1] += __uint_as_float(x & 0xFFFF0000u);
+        }
+}
+
+/* F32 whose pairs are aligned; where C is added to, 32 loads are under way together. */
 static __device__ void store_wide(const struct grouped_gemm *p, const struct group_tile *t,
-    const float (&d)[128], int group, char *, struct held<float> *was)
+    const float (&d)[128], int group, char *, bool add, float)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
 
@@ -323,25 +380,22 @@ static __device__ void store_wide(const struct grouped_gemm *p, const struct gro
         const int r = t->row + group * 64 + warp * 16 + half * 8 + lane / 4;
         const int left = r < t->row_end ? (int)group_cols(p) - t->col - lane % 4 * 2 : 0;
         float *const out = (float *)p->c + group_row_at(p, t, r) + t->col + lane % 4 * 2;
-        if (half == 1 && p->accumulate) {
-            fetch_row(was, p, t, group, 1);
-            hold(was); /* all loads before the first store */
-        }
+        float2 was[COLS / 8];
 #pragma unroll
-        for (int j = 0; j < COLS / 8; j++) {
-            float2 x = make_float2(d[4 * j + 2 * half], d[4 * j + 2 * half + 1]);
-            if (p->accumulate)
-                x = make_float2(x.x + was->at[j].x, x.y + was->at[j].y);
+        for (int j = 0; j < COLS / 8; j++)
+            was[j] = add && j * 8 < left ? *(const float2 *)(out + j * 8) : make_float2(0, 0);
+#pragma unroll
+        for (int j = 0; j < COLS / 8; j++)
             if (j * 8 < left)
-                *(float2 *)(out + j * 8) = x;
-        }
+                *(float2 *)(out + j * 8) = make_float2(was[j].x + d[4 * j + 2 * half],
+                    was[j].y + d[4 * j + 2 * half + 1]);
     }
 }
 
 /* BF16 in 16-byte pieces: each warp turns 16 x 64 at a time in its slab (rows of 128 bytes, chunk c of
  * row r at c ^ (r & 7)), so that 8 lanes write 128 bytes of a row. */
 static __device__ void store_wide(const struct grouped_gemm *p, const struct group_tile *t,
-    const float (&d)[128], int group, char *slab, const struct held<bf16> *was)
+    const float (&d)[128], int group, char *slab, bool add, bf16)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
     const int row = t->row + group * 64 + warp * 16, cols = (int)group_cols(p);
@@ -353,8 +407,9 @@ static __device__ void store_wide(const struct grouped_gemm *p, const struct gro
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int r = i * 4 + lane / 8;
-            if (p->accumulate)
-                *(uint4 *)(slab + r * PANEL_ROW + (chunk ^ (r & 7)) * 16) = was->at[q][i];
+            if (add && row + r < t->row_end && col < cols)
+                *(uint4 *)(slab + r * PANEL_ROW + (chunk ^ (r & 7)) * 16) =
+                    *(const uint4 *)((const bf16 *)p->c + group_row_at(p, t, row + r) + col);
         }
         __syncwarp();
 #pragma unroll
@@ -365,7 +420,7 @@ static __device__ void store_wide(const struct grouped_gemm *p, const struct gro
                 uint32_t *const at = (uint32_t *)(slab + r * PANEL_ROW + (j ^ (r & 7)) * 16
                     + lane % 4 * 4);
                 float x = d[q * 32 + j * 4 + half * 2], y = d[q * 32 + j * 4 + half * 2 + 1];
-                if (p->accumulate) {
+                if (add) {
                     x += __uint_as_float(*at << 16);
                     y += __uint_as_float(*at & 0xFFFF0000u);
                 }
@@ -400,10 +455,40 @@ template <bool PAIR> static __device__ inline void release(const struct room *m,
         ptx_barrier_arrive_at(m->empty + stage * 8, lane, m->pair);
 }
 
+/* C comes as feed_ring sends it. */
+template <bool PAIR, class C>
+static __device__ inline void add_ring(float (&d)[128], const struct room *m,
+    const char *stages, struct turn *turn, int group, int lane)
+{
+    enum { PANELS = COLS * sizeof(C) / PANEL_ROW };
+
+#pragma unroll
+    for (int q = 0; q < PANELS; q++) {
+        if (q % C_PANELS == 0)
+            ptx_barrier_wait(m->full + turn->stage * 8, turn->parity);
+        add_panel(d, stages + turn->stage * STAGE_BYTES, group, q, C());
+        if (q % C_PANELS == C_PANELS - 1 || q == PANELS - 1) {
+            release<PAIR>(m, turn->stage, lane);
+            turn_next(turn);
+        }
+    }
+}
+
+/* Blocks begin up to 3/4 of a tile's time after each other, so that not all store at once. */
+template <bool PAIR> static __device__ inline void stagger(int length)
+{
+#ifndef CUDA_EMULATED
+    const int late = blockIdx.x / (PAIR ? 2 : 1) % 4;
+    const long long begin = clock64(), wait = (long long)length * (1024 / STEP) * late / 4;
+    while (clock64() - begin < wait)
+        ;
+#endif
+}
+
 /* thread: of the multipliers' 256. */
 template <int KIND, bool PAIR, class C>
 static __device__ void work(const struct grouped_gemm *p, const struct room *m, char *stages,
-    const struct group_cut *cut, int thread)
+    const struct group_cut *cut, struct extra extra, int thread)
 {
     const int group = thread / GROUP, lane = thread % WARP, step = PAIR ? PAIR_BLOCKS : 1;
     const int tiles = m->start[p->G], rank = m->pair.mine;
@@ -415,7 +500,6 @@ static __device__ void work(const struct grouped_gemm *p, const struct room *m, 
         const struct group_tile t = group_tile_at(m->start, p, cut, i, rank);
         const int length = sum_length<KIND>(p, &t);
         float d[128];
-        struct held<C> was;
         int last = -1; /* stage of the step before */
 
         if (length == 0) {
@@ -435,13 +519,13 @@ static __device__ void work(const struct grouped_gemm *p, const struct room *m, 
             last = turn.stage;
             turn_next(&turn);
         }
-        if (wide && p->accumulate)
-            fetch(&was, p, &t, group);
         ptx_wgmma_wait<0>();
         ptx_hold(d);
         release<PAIR>(m, last, lane);
+        if (extra.ring)
+            add_ring<PAIR, C>(d, m, stages, &turn, group, lane);
         if (wide)
-            store_wide(p, &t, d, group, slab, &was);
+            store_wide(p, &t, d, group, slab, p->accumulate && !extra.ring, C());
         else
             store_pairs<C>(p, &t, d, group);
     }
@@ -449,7 +533,7 @@ static __device__ void work(const struct grouped_gemm *p, const struct room *m, 
 
 template <int KIND, bool PAIR, class C>
 static __device__ inline void body(const struct grouped_gemm *p, const struct tensor_map *a,
-    const struct tensor_map *b, char *memory)
+    const struct tensor_map *b, const struct tensor_map *c, struct extra extra, char *memory)
 {
     const int rank = PAIR ? ptx_rank() : 0, thread = threadIdx.x % THREADS;
     const struct room m = room_of(memory, rank, (int)p->G);
@@ -468,12 +552,14 @@ static __device__ inline void body(const struct grouped_gemm *p, const struct te
         ptx_cluster_sync();
     __syncthreads();
     if (thread < GROUP) {
-        ptx_registers_less<40>();
-        if (thread == 0)
-            feed<KIND, PAIR>(p, a, b, &m, &cut);
+        ptx_registers_less<64>();
+        if (extra.stagger)
+            stagger<PAIR>(KIND == GROUP_TN ? (int)(p->rows / p->G) : (int)p->K);
+        if (thread < WARP)
+            feed<KIND, PAIR, C>(p, a, b, c, &m, &cut, extra);
     } else {
-        ptx_registers_more<232>();
-        work<KIND, PAIR, C>(p, &m, m.slab - SLABS_AT, &cut, thread - GROUP);
+        ptx_registers_more<224>();
+        work<KIND, PAIR, C>(p, &m, m.slab - SLABS_AT, &cut, extra, thread - GROUP);
     }
     if (PAIR) /* no block leaves while the other may write into it */
         ptx_cluster_sync();
@@ -483,21 +569,23 @@ static __device__ inline void body(const struct grouped_gemm *p, const struct te
 
 template <int KIND, class C>
 static __global__ void __launch_bounds__(THREADS, 1) k_wgmma(struct grouped_gemm p,
-    const __grid_constant__ struct tensor_map a, const __grid_constant__ struct tensor_map b)
+    const __grid_constant__ struct tensor_map a, const __grid_constant__ struct tensor_map b,
+    const __grid_constant__ struct tensor_map c, struct extra extra)
 {
 #ifdef HOPPER
     extern __shared__ char memory[];
-    body<KIND, false, C>(&p, &a, &b, memory);
+    body<KIND, false, C>(&p, &a, &b, &c, extra, memory);
 #endif
 }
 
 template <int KIND, class C>
 static __global__ void __cluster_dims__(2) __launch_bounds__(THREADS, 1) k_pair(struct grouped_gemm p,
-    const __grid_constant__ struct tensor_map a, const __grid_constant__ struct tensor_map b)
+    const __grid_constant__ struct tensor_map a, const __grid_constant__ struct tensor_map b,
+    const __grid_constant__ struct tensor_map c, struct extra extra)
 {
 #ifdef HOPPER
     extern __shared__ char memory[];
-    body<KIND, true, C>(&p, &a, &b, memory);
+    body<KIND, true, C>(&p, &a, &b, &c, extra, memory);
 #endif
 }
 
@@ -519,24 +607,42 @@ static int maps(const struct grouped_gemm *p, struct tensor_map *a, struct tenso
     return cuda_tensor_map(b, p->b, tn ? 2 : 3, b_size, b_row, b_box, s, err);
 }
 
+/* C as 16-bit words. */
+static int map_c(const struct grouped_gemm *p, struct tensor_map *c, glm_stream s, struct glm_error *err)
+{
+    const bool tn = p->kind == GROUP_TN;
+    const int64_t words = group_cols(p) * (p->c_type == GLM_BF16 ? 1 : 2);
+    const int64_t rows = tn ? p->N : p->rows;
+    const int64_t size[] = {words, rows, tn ? p->G : 1}, row[] = {words * 2, words * 2 * rows};
+    const int box[] = {PANEL, PANEL, 1};
+
+    return cuda_tensor_map(c, p->c, 3, size, row, box, s, err);
+}
+
 template <int KIND>
 static int launch(const struct grouped_gemm *p, glm_stream s, struct glm_error *err)
 {
     const int64_t room = ALIGN + START_AT + (p->G + 1) * (int64_t)sizeof(int);
-    struct tensor_map a, b;
+    const bool even = group_cols(p) % 8 == 0 && (uintptr_t)p->c % 16 == 0;
+    const struct extra extra = {p->accumulate && even && cuda_tries(s, "c-ring"),
+        p->accumulate && even && cuda_tries(s, "c-lines"), cuda_tries(s, "stagger")};
+    struct tensor_map a, b, c = {};
 
-    if (maps(p, &a, &b, s, err) != 0)
+    if (maps(p, &a, &b, s, err) != 0 || (extra.ring && map_c(p, &c, s, err) != 0))
         return err->code;
     if (s->grouped != CUDA_GROUPED_PAIR)
         return BY_TYPE(p->c_type, C,
-            LAUNCH((k_wgmma<KIND, C>), s->processors, THREADS, room, s, err, *p, a, b));
+            LAUNCH((k_wgmma<KIND, C>), s->processors, THREADS, room, s, err, *p, a, b, c,
+                extra));
 #ifdef CUDA_EMULATED
     const int64_t rooms = ALIGN + 2 * PAIR_ROOM(p->G);
     return BY_TYPE(p->c_type, C,
-        LAUNCH((k_pair<KIND, C>), s->processors, 2 * THREADS, rooms, s, err, *p, a, b));
+        LAUNCH((k_pair<KIND, C>), s->processors, 2 * THREADS, rooms, s, err, *p, a, b, c,
+                extra));
 #else
     return BY_TYPE(p->c_type, C,
-        LAUNCH((k_pair<KIND, C>), s->processors / 2 * 2, THREADS, room, s, err, *p, a, b));
+        LAUNCH((k_pair<KIND, C>), s->processors / 2 * 2, THREADS, room, s, err, *p, a, b, c,
+                extra));
 #endif
 }
 

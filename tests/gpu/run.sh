@@ -143,11 +143,8 @@ fi
 
 # Other paths of an operation: what a GPU of another kind, or an environment variable, chooses.
 other() {
-    [ "$mode" = sanitize ] || case $1 in
-    attention_fwd | attention_bwd) echo GLM_CUDA_ATTENTION=cudnn ;;
-    esac
     case $1 in
-    attention_fwd) echo GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
+    attention_fwd) echo GLM_CUDA_ATTENTION=wgmma GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
     attention_bwd) echo GLM_CUDA_ATTENTION=lean GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
     grouped_gemm) echo GLM_CUDA_GROUPED=wgmma GLM_CUDA_GROUPED=mma GLM_CUDA_GROUPED=plain ;;
     esac
