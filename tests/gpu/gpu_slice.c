@@ -1,9 +1,11 @@
-/* gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] [--profile] [--steps N [--snapshot]]: forward and backward
+/* gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] [--profile] [--steps N [--snapshot]] [--graph N]: forward and backward
  * of a model with BF16 weights by formula (tests/gpu/support.h) on the GPU, one sequence.
  *
  * Prints a JSON line: seconds of each round, loss, FLOPs (train/flops.h), bytes of weights, gradients
  * and all else. --steps: N times 8 micro-batches and the optimizer's update (Muon with BF16 products,
- * AdamW) with masters and moments; prints seconds of both and a hash of losses and norms. --dump
+ * AdamW) with masters and moments; prints seconds of both and a hash of losses and norms. --graph: the
+ * same steps N times launched and N times from a recording, a line each, and of both the share of a
+ * step in which no kernel ran. --dump
  * writes the loss and, for every parameter gradient, its norm and some elements, which
  * tests/gpu/peer_slice.py compares with transformers'. --profile times every operation of one more
  * round with events, which costs the overlap of launches, and prints a table to standard error. */
@@ -18,9 +20,10 @@
 
 #include "tests/gpu/support.h"
 #include "train/flops.h"
-#include "train/model.h"
+#include "train/modelparams.h"
 #include "train/optimizer.h"
 #include "train/snapshot.h"
+#include "train/wholestep.h"
 
 enum { PICKS = 65536, MAX_ROUNDS = 64 };
 
@@ -30,6 +33,8 @@ static struct {
     int (*event)(int, void *);
     float (*elapsed)(int, int);
     int64_t (*used)(void);
+    int (*busy_start)(void);
+    double (*busy_stop)(int64_t *kernels);
 } gpu;
 
 static void die(const char *what)
@@ -53,6 +58,8 @@ static void open_support(void)
     *(void **)&gpu.event = dlsym(so, "cudatest_event");
     *(void **)&gpu.elapsed = dlsym(so, "cudatest_elapsed");
     *(void **)&gpu.used = dlsym(so, "cudatest_used");
+    *(void **)&gpu.busy_start = dlsym(so, "cudatest_busy_start");
+    *(void **)&gpu.busy_stop = dlsym(so, "cudatest_busy_stop");
 }
 
 /* ---- every operation between two events ------------------------------------------------------- */
@@ -304,6 +311,125 @@ out:
     return (int)err->code;
 }
 
+/* ---- launched and replayed -------------------------------------------------------------------- */
+
+enum { PARTS = 8 };
+
+/* A whole step; returns its seconds. */
+static double one_whole(struct wholestep *w, const struct model_batch *b, uint64_t *hash,
+    struct glm_error *err)
+{
+    struct model_batch part[PARTS];
+    struct optimizer_report report = {0};
+    double bits[PARTS + 1] = {0};
+    int64_t targets = 0;
+
+    for (int64_t t = 0; t < b->tokens; t++)
+        targets += b->targets[t] >= 0;
+    for (int i = 0; i < PARTS; i++)
+        part[i] = *b;
+    const struct optimizer_step rates = {
+        .lr = 1e-4, .decay = 0.1, .grad_scale = 1.0 / (double)(PARTS * targets)};
+    const double begin = now();
+    if (wholestep_run(w, part, PARTS, &(struct model_scale){1, 1, 1}, &rates, NULL, err)
+            == 0
+        && optimizer_end(w->optimizer, w->k, w->stream, &report, err) == 0)
+        for (int i = 0; i < PARTS; i++)
+            bits[i] = model_losses_of(w->model, i)->lm_sum;
+    const double took = now() - begin;
+    bits[PARTS] = report.norm;
+    for (size_t k = 0; k < sizeof bits; k++)
+        *hash = (*hash ^ ((const unsigned char *)bits)[k]) * 1099511628211u;
+    return took;
+}
+
+/* `steps` steps from the same beginning, then one more with CUPTI, which tells how long kernels ran. */
+static int one_way(struct slice *s, struct params *p, struct model *m,
+    const struct optimizer_options *oo, const struct model_batch *b, int steps,
+    bool record, struct glm_error *err)
+{
+    struct wholestep w = {.model = m,
+        .params = p,
+        .k = s->k,
+        .stream = s->stream,
+        .ahead = true,
+        .record = record};
+    const char *const way = record ? "graph" : "launched";
+    uint64_t hash = 1469598103934665603u, unused = 0;
+    double least = INFINITY, busy = 0;
+    int64_t kernels = 0;
+
+    fill_masters(p, err);
+    if (optimizer_new(&w.optimizer, p, oo, err) != 0)
+        return (int)err->code;
+    for (int i = 0; i < steps && err->code == GLM_OK; i++) {
+        const double took = one_whole(&w, b, &hash, err);
+        if (i > 1 && took < least)
+            least = took;
+        printf("{\"way\": \"%s\", \"step\": %d, \"seconds\": %.6f, \"replays\": %" PRId64
+               ", \"hash\": \"%016" PRIx64 "\"}\n",
+            way, i + 1, took, w.replays, hash);
+        fflush(stdout);
+    }
+    if (err->code == GLM_OK && gpu.busy_start() == 0) {
+        struct wholestep again = w; /* recorded under CUPTI, too */
+        again.recording = NULL;
+        again.recorded = (struct wholestep_shape){0};
+        again.last = (struct wholestep_shape){0};
+        for (int i = 0; i < 2; i++) /* the second one is the recorded one */
+            if (i == 0 || gpu.busy_start() == 0) {
+                one_whole(&again, b, &unused, err);
+                busy = gpu.busy_stop(&kernels);
+            }
+        again.optimizer = NULL;
+        wholestep_clear(&again);
+    }
+    printf("{\"gaps\": \"%s\", \"tokens\": %" PRId64 ", \"wall\": %.6f, \"busy\": %.6f, "
+           "\"kernels\": %" PRId64 ", \"idle\": %.5f, \"why\": \"%s\"}\n",
+        way, b->tokens, least, busy, kernels, busy > 0 ? 1 - busy / least : NAN, w.why);
+    fflush(stdout);
+    struct optimizer *const o = w.optimizer;
+    wholestep_clear(&w);
+    optimizer_free(o);
+    return (int)err->code;
+}
+
+/* The same steps launched operation by operation and as replays of a recording. */
+static int graph_steps(struct slice *s, struct model_options o,
+    const struct model_batch *b, int steps, struct glm_error *err)
+{
+    const struct params_options po = {.dtype = GLM_BF16,
+        .trained = PARAMS_NO_INDEXER,
+        .home = {.k = s->k, .stream = s->stream}};
+    struct optimizer_options oo = optimizer_defaults();
+    struct optimizer *optimizer = NULL;
+    struct params *p = NULL;
+    struct model *m = NULL;
+    struct model_param *link = calloc((size_t)s->table->count, sizeof *link);
+
+    oo.muon_low_precision = true;
+    o.parts = PARTS;
+    o.ahead = true;
+    if (params_new(&p, s->table, &po, err) != 0)
+        goto out;
+    modelparams_link(p, link);
+    if (optimizer_new(&optimizer, p, &oo, err) != 0
+        || optimizer_scratch(optimizer, s->k, s->stream, &o.least_bytes, err) != 0)
+        goto out;
+    optimizer_free(optimizer);
+    optimizer = NULL;
+    if (model_new(&m, s->table, link, &o, s->k, s->stream, err) != 0
+        || one_way(s, p, m, &oo, b, steps, false, err) != 0)
+        goto out;
+    one_way(s, p, m, &oo, b, steps, true, err);
+out:
+    model_free(m);
+    optimizer_free(optimizer);
+    params_free(p);
+    free(link);
+    return (int)err->code;
+}
+
 static void zero_grads(struct slice *s, struct glm_error *err)
 {
     for (int64_t i = 0; i < s->table->count; i++)
@@ -435,12 +561,12 @@ int main(int argc, char **argv)
     const char *dump_path = NULL;
     double seconds[MAX_ROUNDS], loss = 0;
     bool with_profile = false, with_loss = false, with_snapshot = false;
-    int rounds = 5, steps = 0;
+    int rounds = 5, steps = 0, graph = 0;
     size_t size;
 
     if (argc < 3)
         die("usage: gpu_slice CONFIG TOKENS [--rounds N] [--indexer-loss] [--dump FILE] "
-            "[--profile] [--steps N [--snapshot]]");
+            "[--profile] [--steps N [--snapshot]] [--graph N]");
     for (int i = 3; i < argc; i++)
         if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
             rounds = atoi(argv[++i]);
@@ -454,6 +580,8 @@ int main(int argc, char **argv)
             with_snapshot = true;
         else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
             steps = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--graph") == 0 && i + 1 < argc)
+            graph = atoi(argv[++i]);
         else
             die(argv[i]);
     rounds = rounds < 1 ? 1 : rounds > MAX_ROUNDS ? MAX_ROUNDS : rounds;
@@ -468,7 +596,7 @@ int main(int argc, char **argv)
     if ((s.stream = s.k->stream_new(1, &err)) == NULL)
         goto out;
     const int64_t before = gpu.used();
-    if (steps == 0)
+    if (steps == 0 && graph == 0)
         make_params(&s, &err);
     for (int64_t i = 0;
          s.params != NULL && err.code == GLM_OK && !with_loss && i < s.table->count; i++)
@@ -488,6 +616,10 @@ int main(int argc, char **argv)
         .zero_padding_row_grad = true,
         .absorbed = T > 8192, /* as glm-train chooses */
         .lean = true};
+    if (graph > 0) {
+        graph_steps(&s, o, &b, graph, &err);
+        goto out;
+    }
     if (steps > 0) {
         whole_steps(&s, o, &b, steps, with_snapshot, &err);
         goto out;

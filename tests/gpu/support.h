@@ -25,6 +25,10 @@ int cudatest_copy(void *to, const void *from, int64_t bytes, void *stream);
  * s. 0, CUDA's status, or -1: it did not come to run; when it was stopped, it did not run any more. */
 int cudatest_noise_start(void);
 int cudatest_noise_stop(void);
+/* Seconds in which a kernel, copy or fill was running since start, and how many kernels there were
+ * (busy.cu). start: 0, or -1: CUPTI is not there. Running under it takes longer. */
+int cudatest_busy_start(void);
+double cudatest_busy_stop(int64_t *count);
 /* Bytes of the device's memory that are in use. */
 int64_t cudatest_used(void);
 
