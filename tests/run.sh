@@ -219,8 +219,8 @@ else
     skip "mandoc -Tlint" "mandoc is not installed"
 fi
 
-# From here to the fuzzers, tests wait for disks, hubs and each other's processes: one more of them
-# keeps the processors at work.
+# From here on tests wait for disks, hubs and each other's processes: one more of them keeps the
+# processors at work.
 [ "$JOBS" -eq 1 ] || most=$((JOBS + 1))
 section unit
 unit_tests release 3600
@@ -241,7 +241,7 @@ if [ "$mode" != --quick ]; then
         unit_tests asan 3600
 
     section fuzz
-    most=$JOBS # a processor each
+    [ "$mode" != --long ] || most=$JOBS # a processor each, as long as it takes
     if command -v clang > /dev/null; then
         case $mode in --long) fuzzers 600 ;; *) fuzzers 60 ;; esac
     else
