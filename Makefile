@@ -84,7 +84,7 @@ TOOLS    := $(TOOL_SRC:tests/support/main_%.c=$(BUILD)/tools/%) \
             $(GPU_SRC:tests/gpu/%.c=$(BUILD)/tools/%)
 
 ifneq ($(and $(NVCC),$(filter release,$(CONFIG))),)
-CUDA_LIB := $(BUILD)/lib/libglm-cuda.so $(BUILD)/lib/libglm-cuda-test.so
+CUDA_LIB := $(addprefix $(BUILD)/lib/libglm-cuda,.so -test.so -plain.so)
 endif
 
 # The zstd filter for other HDF5 programs. It calls nothing of libhdf5 and must not be linked to it.
@@ -115,7 +115,13 @@ $(BUILD)/lib/libglm-cuda.so: $(CUDA_SRC:%.cu=$(BUILD)/%.cu.o) $(CUDA_C:%.c=$(BUI
 	    -lcublasLt -lcudart_static -lstdc++ -lrt -ldl -lm -o $@
 
 # What tools on the GPU need beside it.
-$(BUILD)/lib/libglm-cuda-test.so: $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu))
+CUDA_PLAIN := $(BUILD)/tests/gpu/plainlt.cu.o
+$(BUILD)/lib/libglm-cuda-plain.so: $(CUDA_PLAIN)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -shared $^ -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcublasLt -lcudart_static -lstdc++ \
+	    -lrt -ldl -lm -o $@
+
+$(BUILD)/lib/libglm-cuda-test.so: $(filter-out $(CUDA_PLAIN),$(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu)))
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -shared $^ -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcudart_static -lstdc++ \
 	    -lrt -ldl -lm -o $@

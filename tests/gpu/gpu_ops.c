@@ -1,14 +1,15 @@
 /* gpu_ops: the operations of a GPU backend against the CPU's, over shapes that meet every branch.
  *
  *     gpu_ops [--backend cuda|emulated|cpu] [--op NAME] [--case WORDS] [--small] [--repeats N]
- *             [--noise] [--lock FILE] [--threads N] [--json FILE]
+ *             [--noise] [--lock FILE] [--threads N] [--json FILE] [--plain-products]
  *     gpu_ops --list
  *
  * --case: those whose names have these words. A line "ok OP CASE", "FAIL OP CASE: what" or "SKIP OP
  * CASE: reason" per case, then the counts. Each case runs N times (cuda: 20, emulated: 2) and must
  * give the same bits each time; with --noise beside a kernel on another stream that keeps a part of
  * the GPU and its memory busy, and that is shown to have run meanwhile. With --lock several of these
- * programs side by side use the GPU in turns, case by case. --small leaves out what a
+ * programs side by side use the GPU in turns, case by case. --plain-products: a kernel of ours stands in
+ * for cuBLASLt's, for racecheck (plainlt.cu). --small leaves out what a
  * sanitizer or the emulator is too slow for, and places arrays without room around them, where a
  * sanitizer sees a step too far. --backend cpu compares the CPU with itself: are the cases sound? */
 #include <dlfcn.h>
@@ -22,14 +23,15 @@
 
 #include "tests/gpu/opcase.h"
 
-static const char usage[] =
-    "usage: gpu_ops [--backend cuda|emulated|cpu] [--op NAME] "
-    "[--case WORDS] [--small] [--repeats N] "
-    "[--noise] [--lock FILE] [--threads N] [--json FILE] [--list]\n";
+static const char usage[] = "usage: gpu_ops [--backend cuda|emulated|cpu] [--op NAME] "
+                            "[--case WORDS] [--small] [--repeats N] "
+                            "[--noise] [--lock FILE] [--threads N] [--json FILE] "
+                            "[--plain-products] [--list]\n";
 
 struct options {
     const char *backend, *json, *lock;
     int threads; /* of the CPU's backend */
+    bool plain;  /* products */
 };
 
 /* build/release/tools/gpu_ops -> build/emulated/libglm-cuda.so, unless GLM_CUDA_LIB says else. */
@@ -47,29 +49,36 @@ static void use_emulator(void)
     setenv("GLM_CUDA_LIB", path, 0);
 }
 
-/* build/release/tools/gpu_ops -> build/release/lib/libglm-cuda-test.so */
+/* A library of build/release/lib, from build/release/tools/gpu_ops. NULL: dlerror says why. */
+static void *open_beside(const char *name, int how)
+{
+    char path[4200];
+    const ssize_t n = readlink("/proc/self/exe", path, 4096);
+
+    if (n <= 0)
+        return NULL;
+    path[n] = '\0';
+    *strrchr(path, '/') = '\0';
+    strcat(path, "/../lib/");
+    strcat(path, name);
+    return dlopen(path, how);
+}
+
 static int find_noise(struct suite *s, struct glm_error *err)
 {
     union {
         void *p;
         int (*f)(void);
     } start = {NULL}, stop = {NULL};
-    char path[4200];
-    const ssize_t n = readlink("/proc/self/exe", path, 4096);
-    void *so = NULL;
+    void *const so = open_beside("libglm-cuda-test.so", RTLD_NOW | RTLD_LOCAL);
 
-    if (n > 0) {
-        path[n] = '\0';
-        *strrchr(path, '/') = '\0';
-        strcat(path, "/../lib/libglm-cuda-test.so");
-        so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    }
     if (so != NULL) {
         start.p = dlsym(so, "cudatest_noise_start");
         stop.p = dlsym(so, "cudatest_noise_stop");
     }
     if (start.p == NULL || stop.p == NULL)
-        return glm_fail(err, GLM_EUSAGE, "--noise: %s", so == NULL ? dlerror() : path);
+        return glm_fail(err, GLM_EUSAGE, "--noise: %s",
+            so == NULL ? dlerror() : "libglm-cuda-test.so is another one");
     s->noise_start = start.f;
     s->noise_stop = stop.f;
     return 0;
@@ -82,7 +91,8 @@ static int parse(int argc, char **argv, struct suite *s, struct options *o)
         {"small", no_argument, NULL, 's'}, {"repeats", required_argument, NULL, 'r'},
         {"threads", required_argument, NULL, 't'}, {"noise", no_argument, NULL, 'n'},
         {"lock", required_argument, NULL, 'k'}, {"json", required_argument, NULL, 'j'},
-        {"list", no_argument, NULL, 'l'}, {NULL, 0, NULL, 0}};
+        {"plain-products", no_argument, NULL, 'p'}, {"list", no_argument, NULL, 'l'},
+        {NULL, 0, NULL, 0}};
 
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -106,6 +116,9 @@ static int parse(int argc, char **argv, struct suite *s, struct options *o)
             break;
         case 'n':
             s->noise = true;
+            break;
+        case 'p':
+            o->plain = true;
             break;
         case 'k':
             o->lock = optarg;
@@ -134,6 +147,8 @@ static int open_backends(struct suite *s, const struct options *o, struct glm_er
 
     if (strcmp(o->backend, "emulated") == 0)
         use_emulator();
+    if (o->plain && open_beside("libglm-cuda-plain.so", RTLD_NOW | RTLD_GLOBAL) == NULL)
+        return glm_fail(err, GLM_EUSAGE, "--plain-products: %s", dlerror());
     s->cpu = kernels_open("cpu", err);
     s->other = kernels_open(strcmp(o->backend, "cpu") == 0 ? "cpu" : "cuda", err);
     if (s->other == NULL || s->cpu == NULL)
