@@ -14,7 +14,7 @@
 #
 # JOBS runs at a time (one a processor), LIMIT seconds each (240). Runs side by side have the GPU in
 # turns (--lock): what they share is the processors, for the reference. BACKEND=emulated or cpu
-# tries this script without a GPU.
+# tries this script without a GPU, and the list of sanitize without a sanitizer.
 cd "$(dirname "$0")/../.." || exit 1
 mode=${1:-test}
 [ $# -gt 0 ] && shift
@@ -25,7 +25,7 @@ tools=$root/tools
 out=build/gpu-results/$mode
 
 usage() {
-    sed -n '2,19s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,18s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 die() {
@@ -185,27 +185,33 @@ test)
     ;;
 sanitize)
     PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/bin
-    command -v compute-sanitizer > /dev/null ||
-        die "compute-sanitizer is not there: it comes with CUDA's toolkit, in its folder bin"
-    # Our kernels alone, all of them named k_...: cuBLASLt's are not ours to check.
-    filter=--kernel-name
-    compute-sanitizer --help | grep -q -e "$filter" || filter=--kernel-regex
+    tools_of=(racecheck memcheck) bands="50 of 512"
+    [ "$BACKEND" = cuda ] || tools_of=(none) bands="1 of 700 x 600"
+    if [ "$BACKEND" = cuda ]; then
+        command -v compute-sanitizer > /dev/null ||
+            die "compute-sanitizer is not there: it comes with CUDA's toolkit, in its folder bin"
+        # Our kernels alone, all of them named k_...: cuBLASLt's are not ours to check.
+        filter=--kernel-name
+        compute-sanitizer --help | grep -q -e "$filter" || filter=--kernel-regex
+    fi
     for op in "${ops[@]}"; do
         case $op in
         parity | resume | train) continue ;;
         esac
-        for tool in racecheck memcheck; do
-            words=(compute-sanitizer --tool "$tool" "$filter" kns=k_ --error-exitcode 99 --print-limit 5
-                "$tools/gpu_ops" --backend "$BACKEND" --op "$op" --small --repeats 1 --threads 1)
+        for tool in "${tools_of[@]}"; do
+            words=("$tools/gpu_ops" --backend "$BACKEND" --op "$op" --small --repeats 1 --threads 1)
+            [ "$tool" = none ] ||
+                words=(compute-sanitizer --tool "$tool" "$filter" kns=k_ --error-exitcode 99 --print-limit 5
+                    "${words[@]}")
             # racecheck ends with an internal error where cuBLASLt's kernels run beside.
-            [ $tool = memcheck ] || words+=(--plain-products)
+            [ "$tool" != racecheck ] || words+=(--plain-products)
             start "$tool-$op" "${words[@]}"
             for path in $(other "$op"); do
                 start "$tool-$op.${path#*=}" env "$path" "${words[@]}"
             done
             # Symmetric products in bands come with as many matrices as a GPU is wide.
             [ "$op" != newton_schulz ] ||
-                start "$tool-$op.bands" "${words[@]/--small/--case=50 of}"
+                start "$tool-$op.bands" "${words[@]/--small/--case=$bands}"
         done
     done
     ;;
