@@ -51,7 +51,7 @@ CUDA_OP(attention_fwd)
         return (int)err->code;
     if (stream->attention != CUDA_ATTENTION_PLAIN && fast_serves(&r))
         return stream->attention >= CUDA_ATTENTION_LEAN
-            ? attention_wgmma_fwd(&r, stream, err)
+            ? attention_tma_fwd(&r, stream, err)
             : attention_mma_fwd(&r, stream, err);
     if (stream->attention >= CUDA_ATTENTION_LEAN && latent_serves(&r))
         return attention_latent_fwd(&r, stream, err);

@@ -325,7 +325,7 @@ int fast_bwd_args(struct fast *a, const struct attention_bwd *p, glm_stream stre
     struct glm_error *err);
 
 /* Hopper's own instructions. */
-int attention_wgmma_fwd(
+int attention_tma_fwd(
     const struct attention_fwd *p, glm_stream stream, struct glm_error *err);
 int attention_wgmma_bwd(
     const struct attention_bwd *p, glm_stream stream, struct glm_error *err);

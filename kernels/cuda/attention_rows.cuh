@@ -44,8 +44,4 @@ static __device__ inline void shrink_rows(float (&o)[128], const float shrink[2]
 
 #endif
 
-/* A forward kernel by the copy engine, attention_tma.cu. */
-int attention_tma_fwd(
-    const struct attention_fwd *p, glm_stream stream, struct glm_error *err);
-
 #endif

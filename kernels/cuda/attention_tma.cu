@@ -1,9 +1,9 @@
-/* Attention forward, heads of 256 dimensions, by Hopper's copy engine: tiles, bits and their order as
- * k_fwd of attention_wgmma.cu has them.
+/* Attention forward, heads of 256 dimensions, by wgmma and Hopper's copy engine.
  *
  * A block has 128 rows: one thread fetches (Q once, K and V two tiles ahead), two warpgroups multiply
- * 64 rows each and meet nowhere, so that one's softmax runs beside the other's products. full[i]: the
- * tile lies there; empty[i]: all warps have done with it.
+ * 64 rows each and meet nowhere, so that one's softmax runs beside the other's products. The products of
+ * tile j+1 with Q and of tile j with P are queued together; the softmax of j+1 runs beside the second.
+ * full: the tile lies there; empty: all warps have done with it.
  *
  * Shared memory would bound it: of each tile both warpgroups read Q and K (64 KiB each) and V (32), and
  * the tile itself is written (64), 2048 cycles at 128 bytes, and the tensor cores take 2048. So HELD of

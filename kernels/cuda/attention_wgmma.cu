@@ -1,9 +1,5 @@
-/* Attention of 256-dimensional heads by wgmma (Hopper). Work is cut as in attention_mma.cu, but for
- * dq, where a block has 128 rows; two warpgroups a block.
- *
- * Forward: a warpgroup has 64 rows. The products of tile j+1 with Q and of tile j with P are queued
- * together; the softmax of j+1 runs beside the second. K and V come one tile ahead by cp.async of
- * all threads, one barrier a tile.
+/* Attention of 256-dimensional heads backward by wgmma (Hopper). Work is cut as in attention_mma.cu, but
+ * for dq, where a block has 128 rows; two warpgroups a block.
  *
  * dk, dv: the warpgroups share the keys for P and dS (32 each, written to shared memory in BF16), and
  * the columns for dv += P^T dO, dk += dS^T Q (128 each), which run on while the next rows arrive. dq: a warpgroup has 64 rows; dS stays in
@@ -60,85 +56,6 @@ static __device__ inline void products(float (&s)[32], uint32_t a, uint32_t b)
     for (int k = 0; k < HEAD / 16; k++)
         ptx_wgmma_64<0, 0>(s, wgmma_k(a + k / 4 * RA * ROW_BYTES + k % 4 * 32),
             wgmma_k(b + k / 4 * RB * ROW_BYTES + k % 4 * 32), k > 0);
-}
-
-/* ---- forward ---------------------------------------------------------------------------------- */
-
-static __global__ __launch_bounds__(THREADS, 1) void k_fwd(struct fast a, int slots)
-{
-    extern __shared__ __align__(1024) unsigned char room[];
-    const struct place place = place_of(a, slots);
-    const int64_t head = place.head;
-    const struct tile t = tile_of<ROWS>(a, slots - 1 - place.slot);
-    if (t.rows == 0)
-        return;
-    const bf16 *k = a.k + t.first * a.k_stride + head * HEAD;
-    const bf16 *v = a.v + t.first * a.v_stride + head * HEAD;
-    const uint32_t q_at = ptx_shared(room), k_at = q_at + ROWS * 2 * HEAD;
-    const uint32_t v_at = k_at + 2 * KEY_TILE;
-    const int group = threadIdx.x / 128, tiles = (t.at + t.rows - 1) / KEYS + 1;
-    const int row = t.at + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-    const uint32_t q = q_at + (uint32_t)(group * 64 * ROW_BYTES);
-    const float scale2 = a.scale * LOG2E;
-    float o[128], s[32], most[2] = {-INFINITY, -INFINITY}, sum[2] = {}, shrink[2];
-    uint32_t p[16];
-    int j = next_keys(a, t, 0, tiles), next = next_keys(a, t, j + 1, tiles), stage = 0;
-
-#pragma unroll
-    for (int i = 0; i < 128; i++)
-        o[i] = 0;
-    load_panels<ROWS>(q_at, a.q + (t.first * (int64_t)a.N + head) * HEAD,
-        (int64_t)a.N * HEAD, t.at, t.n);
-    load_panels<KEYS>(k_at, k, a.k_stride, j * KEYS, t.n);
-    ptx_copy_commit();
-    uint64_t seen[2] = {seen_keys(a, t, row, j), seen_keys(a, t, row + 8, j)};
-    arrived();
-    ptx_wgmma_begin();
-    products<ROWS, KEYS>(s, q, k_at);
-    ptx_wgmma_commit();
-    load_panels<KEYS>(v_at, v, a.v_stride, j * KEYS, t.n);
-    if (next < tiles)
-        load_panels<KEYS>(k_at + KEY_TILE, k, a.k_stride, next * KEYS, t.n);
-    ptx_copy_commit();
-    ptx_wgmma_wait<0>();
-    ptx_hold(s);
-    softmax(s, seen, scale2, most, sum, shrink);
-    pack(p, s);
-    while (next < tiles) { /* in shared memory: K of next, V of j */
-        const int after = next_keys(a, t, next + 1, tiles);
-        const uint32_t here = (uint32_t)stage * KEY_TILE, there = KEY_TILE - here;
-        seen[0] = seen_keys(a, t, row, next);
-        seen[1] = seen_keys(a, t, row + 8, next);
-        arrived();
-        ptx_hold(o);
-        ptx_wgmma_begin();
-        products<ROWS, KEYS>(s, q, k_at + there);
-        ptx_wgmma_commit();
-        add_product(o, p, v_at + here);
-        ptx_wgmma_commit();
-        load_panels<KEYS>(v_at + there, v, a.v_stride, next * KEYS, t.n);
-        if (after < tiles)
-            load_panels<KEYS>(k_at + here, k, a.k_stride, after * KEYS, t.n);
-        ptx_copy_commit();
-        ptx_wgmma_wait<1>();
-        ptx_hold(s);
-        softmax(s, seen, scale2, most, sum, shrink);
-        ptx_wgmma_wait<0>();
-        ptx_hold(o);
-        shrink_rows(o, shrink);
-        pack(p, s);
-        j = next;
-        next = after;
-        stage ^= 1;
-    }
-    arrived();
-    ptx_hold(o);
-    ptx_wgmma_begin();
-    add_product(o, p, v_at + (uint32_t)stage * KEY_TILE);
-    ptx_wgmma_commit();
-    ptx_wgmma_wait<0>();
-    ptx_hold(o);
-    store_rows(a, t, head, t.at + threadIdx.x / WARP * 16, o, most, sum);
 }
 
 /* ---- backward: dk, dv ------------------------------------------------------------------------- */
@@ -465,27 +382,12 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dq_kept(struct fast a, in
 }
 
 #else /* another card's code: never started there */
-static __global__ void k_fwd(struct fast, int) {}
 static __global__ void k_dkv(struct fast, int) {}
 static __global__ void k_dq(struct fast, int) {}
 static __global__ void k_dq_kept(struct fast, int) {}
 #endif
 
 /* ---- the host's part -------------------------------------------------------------------------- */
-
-int attention_wgmma_fwd(
-    const struct attention_fwd *p, glm_stream stream, struct glm_error *err)
-{
-    const int slots = tile_slots(p->T, p->S, ROWS);
-    struct fast a;
-
-    if (cuda_tries(stream, "fwd-tma"))
-        return attention_tma_fwd(p, stream, err);
-    if (fast_fwd_args(&a, p, stream, err) != 0)
-        return (int)err->code;
-    return LAUNCH(k_fwd, (unsigned)(slots * p->N), THREADS,
-        ROWS * 2 * HEAD + 4 * KEY_TILE, stream, err, a, slots);
-}
 
 /* dS is kept where a head's fits: that saves computing it again for dq. Heads are worked off in
  * equal chunks that share this many bytes. */

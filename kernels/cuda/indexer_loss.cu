@@ -180,7 +180,10 @@ static int one_chunk(
     const unsigned rows = (unsigned)(c->r.t1 - c->r.t0);
 
     if (LAUNCH(k_mark, rows, THREADS, 0, s, err, *c) != 0
-        || (loss_main_fits(c) ? loss_main_mma(c, s, err) : loss_main_plain(c, s, err)) != 0
+        || (loss_main_wgmma_fits(c, s) ? loss_main_wgmma(c, s, err)
+                   : loss_main_fits(c) ? loss_main_mma(c, s, err)
+                                       : loss_main_plain(c, s, err))
+            != 0
         || indexer_score(c->score, &c->r, s, err) != 0
         || LAUNCH(k_rows, rows, THREADS, 0, s, err, *c) != 0 || c->dq == NULL)
         return (int)err->code;

@@ -25,6 +25,8 @@ int loss_back_plain(const struct loss_chunk *c, glm_stream s, struct glm_error *
  * at most `rows` rows. */
 bool loss_main_fits(const struct loss_chunk *c);
 int loss_main_mma(const struct loss_chunk *c, glm_stream s, struct glm_error *err);
+bool loss_main_wgmma_fits(const struct loss_chunk *c, glm_stream s);
+int loss_main_wgmma(const struct loss_chunk *c, glm_stream s, struct glm_error *err);
 bool loss_back_fits(const struct loss_chunk *c);
 size_t loss_back_bytes(const struct loss_chunk *c, int64_t rows);
 int loss_back_mma(
