@@ -354,6 +354,7 @@ struct step_rates {
  *   w -= lr * ( m/(1-beta1^step) / (sqrt(v/(1-beta2^step)) + eps) + decay*w ) */
 struct adamw {
     void *w, *m, *v;
+    void *copy; /* BF16: w as it is now, rounded; NULL: none */
     const void *g;
     int64_t n, step;
     /* g is multiplied by grad_scale first */
@@ -384,6 +385,7 @@ struct newton_schulz {
  * rows may be gathered from pieces of `run` rows (0: all R evenly). */
 struct muon {
     void *w, *m;
+    void *copy; /* BF16, lies like w: w as it is now, rounded; NULL: none */
     const void *g;
     int64_t B, R, C, batch_stride, row_stride, run, run_stride;
     double lr, decay, momentum, grad_scale, factor; /* factor: phi * rho(R,C) */

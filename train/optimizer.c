@@ -351,6 +351,12 @@ static int fetch_leaves(struct optimizer *o, struct glm_error *err)
 
 /* ---- update ----------------------------------------------------------------------------------- */
 
+/* The model's BF16 copy of a master, from the element on; NULL where the master is the model's own. */
+static void *copy_of(const struct param *p, size_t from)
+{
+    return p->master == p->w ? NULL : (char *)p->w + from * glm_dtype_size(p->dtype);
+}
+
 static int muon_update(const struct optimizer *o, int64_t i, const struct kernels *k,
     glm_stream stream, struct glm_error *err)
 {
@@ -363,6 +369,7 @@ static int muon_update(const struct optimizer *o, int64_t i, const struct kernel
         const size_t at = (size_t)(c->first * C) * glm_dtype_size(o->p->acc);
         const struct muon op = {.w = (char *)p->master + at,
             .m = (char *)o->moments[i].m + at,
+            .copy = copy_of(p, (size_t)(c->first * C)),
             .g = (const char *)p->grad + at,
             .B = c->B,
             .R = c->R,
@@ -394,6 +401,7 @@ static int adamw_update(const struct optimizer *o, int64_t i, const struct kerne
     return k->adamw(&(struct adamw){.w = p->master,
                         .m = o->moments[i].m,
                         .v = o->moments[i].v,
+                        .copy = copy_of(p, 0),
                         .g = p->grad,
                         .n = p->count,
                         .beta1 = opt->adam_beta1,
@@ -404,20 +412,12 @@ static int adamw_update(const struct optimizer *o, int64_t i, const struct kerne
         stream, err);
 }
 
-/* A step that stops writes the model's copy all the same: the bits that it has. */
 static int update(const struct optimizer *o, int64_t i, const struct kernels *k,
     glm_stream stream, struct glm_error *err)
 {
-    const struct param *p = &o->p->p[i];
-
     if ((o->plan[i].muon ? muon_update : adamw_update)(o, i, k, stream, err) != 0)
-        return glm_within(err, "update of %s", p->entry->name);
-    if (p->master == p->w)
-        return 0;
-    return k->convert(
-        &(struct convert){
-            .y = p->w, .x = p->master, .n = p->count, .from = o->p->acc, .to = p->dtype},
-        stream, err);
+        return glm_within(err, "update of %s", o->p->p[i].entry->name);
+    return 0;
 }
 
 static int move_bias(const struct optimizer *o, int64_t i, const struct kernels *k,

@@ -20,6 +20,12 @@ struct job {
     double rest1, rest2;
 };
 
+static void copy_range(const struct adamw *p, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++)
+        ((uint16_t *)p->copy)[i] = bf16_from_f32((float)((const real *)p->w)[i]);
+}
+
 LANES_CLONES static void adamw_range(const void *ctx, int64_t begin, int64_t end)
 {
     const struct job *const job = ctx;
@@ -38,6 +44,8 @@ LANES_CLONES static void adamw_range(const void *ctx, int64_t begin, int64_t end
         v[i] = beta2 * v[i] + rest2 * (gi * gi);
         w[i] -= lr * (m[i] / bias1 / (root(v[i] / bias2) + eps) + decay * w[i]);
     }
+    if (p->copy != NULL)
+        copy_range(p, begin, end);
 }
 
 OP_FN(adamw)

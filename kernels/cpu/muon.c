@@ -294,6 +294,10 @@ LANES_CLONES static void after(const void *ctx, int64_t begin, int64_t end)
         const real *restrict o = k->x + r * p->C;
         for (int64_t c = 0; c < p->C; c++)
             w[c] -= rate * o[c];
+        uint16_t *const copy =
+            p->copy != NULL ? (uint16_t *)p->copy + row_at(k, r) : NULL;
+        for (int64_t c = 0; copy != NULL && c < p->C; c++)
+            copy[c] = bf16_from_f32((float)w[c]);
     }
 }
 

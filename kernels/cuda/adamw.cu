@@ -1,5 +1,5 @@
 /* AdamW: an element depends on its own weight, moments and gradient alone. Eight neighbours a thread;
- * bound by memory, 28 bytes an element. */
+ * bound by memory, 28 bytes an element, 30 with the copy. */
 #include <math.h>
 
 #include "kernels/cuda/eight.cuh"
@@ -36,6 +36,8 @@ static __global__ void k_adamw(struct adamw p, struct rates c, bool wide)
             c.lr * (m[k] / c.bias1 / (sqrtf(v[k] / c.bias2) + c.eps) + c.decay * w[k]);
     }
     eight_put((float *)p.w + i, w, n, wide);
+    if (p.copy != NULL)
+        eight_narrow((bf16 *)p.copy + i, w, n, wide);
     eight_put((float *)p.m + i, m, n, wide);
     eight_put((float *)p.v + i, v, n, wide);
 }
@@ -59,7 +61,7 @@ CUDA_OP(adamw)
     c.beta2 = (float)p->beta2, c.rest2 = (float)(1 - p->beta2);
     c.bias1 = (float)(1 - pow(p->beta1, (double)p->step));
     c.bias2 = (float)(1 - pow(p->beta2, (double)p->step));
-    const void *const all[] = {p->w, p->m, p->v, p->g};
+    const void *const all[] = {p->w, p->m, p->v, p->g, p->copy};
     const bool wide = EIGHT_WIDE(all, flat);
     cuda_begin(stream);
     return LAUNCH(k_adamw, blocks_of(p->n, (int64_t)THREADS * EIGHT), THREADS, 0, stream,

@@ -3,13 +3,6 @@
 
 enum { THREADS = 256 };
 
-/* As the hardware rounds, but a NaN keeps its sign and upper payload, as on the CPU. */
-static __device__ inline unsigned narrow(float x)
-{
-    const unsigned b = __float_as_uint(x);
-    return x == x ? __bfloat16_as_ushort(put<bf16>(x)) : b >> 16 | 0x40;
-}
-
 static __device__ inline void store(float *y, const float *v, int n, bool wide)
 {
     eight_put(y, v, n, wide);
@@ -17,19 +10,7 @@ static __device__ inline void store(float *y, const float *v, int n, bool wide)
 
 static __device__ inline void store(bf16 *y, const float *v, int n, bool wide)
 {
-    unsigned h[EIGHT];
-#pragma unroll
-    for (int k = 0; k < EIGHT; k++)
-        h[k] = narrow(v[k]);
-    if (wide && n == EIGHT) {
-        *(uint4 *)y = make_uint4(
-            h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16);
-        return;
-    }
-#pragma unroll
-    for (int k = 0; k < EIGHT; k++)
-        if (k < n)
-            y[k] = __ushort_as_bfloat16((unsigned short)h[k]);
+    eight_narrow(y, v, n, wide);
 }
 
 template <class From, class To>

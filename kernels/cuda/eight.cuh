@@ -106,6 +106,26 @@ static __device__ inline void eight_put(E *p, const float *x, int n, bool wide)
             p[k] = put<E>(x[k]);
 }
 
+/* Rounds as the hardware does, but a NaN keeps its sign and upper payload, as on the CPU. */
+static __device__ inline void eight_narrow(bf16 *y, const float *v, int n, bool wide)
+{
+    unsigned h[EIGHT];
+
+#pragma unroll
+    for (int k = 0; k < EIGHT; k++)
+        h[k] = v[k] == v[k] ? __bfloat16_as_ushort(put<bf16>(v[k]))
+                            : __float_as_uint(v[k]) >> 16 | 0x40;
+    if (wide && n == EIGHT) {
+        *(uint4 *)y = make_uint4(
+            h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < EIGHT; k++)
+        if (k < n)
+            y[k] = __ushort_as_bfloat16((unsigned short)h[k]);
+}
+
 template <class E> static __device__ inline void eight_low(float *x)
 {
 #pragma unroll

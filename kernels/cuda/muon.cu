@@ -92,6 +92,8 @@ template <class E> static __global__ void k_after(struct piece k, const E *o)
             w[e] -= k.c.rate * v[e];
         }
         eight_put((float *)k.p.w + at, w, n, k.wide);
+        if (k.p.copy != NULL)
+            eight_narrow((bf16 *)k.p.copy + at, w, n, k.wide);
     }
 }
 
@@ -116,7 +118,7 @@ CUDA_OP(muon)
         return err->code;
     const int64_t most = newton_batch(p->B, p->R, p->C, p->low_precision);
     const int64_t across = (p->C + EIGHT - 1) / EIGHT;
-    const void *const all[] = {p->w, p->m, p->g};
+    const void *const all[] = {p->w, p->m, p->g, p->copy};
     const int64_t strides[] = {p->C, p->batch_stride, p->row_stride, p->run_stride};
     struct piece k = {};
     k.p = *p;

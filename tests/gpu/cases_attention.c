@@ -16,8 +16,7 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {{0}, 2, 2, 8, 8, 0, 0, 0, false, false},
-    {{1}, 1, 1, 1, 1, 0, 0, 0, false, false},
+    {{0}, 2, 2, 8, 8, 0, 0, 0, false, false}, {{1}, 1, 1, 1, 1, 0, 0, 0, false, false},
     {{1, 2, 3}, 2, 2, 24, 16, 0, 0, 0, false, false},
     {{5, 17, 1}, 2, 2, 64, 64, 4, 3, 5, false, false},
     {{63, 2}, 2, 2, 256, 256, 0, 0, 0, false, false},
@@ -37,7 +36,8 @@ static const struct shape shapes[] = {
     {{600, 50}, 8, 1, 576, 512, 70, 8, 0, true, true}, /* more rows than a chunk */
     {{150}, 2, 2, 256, 128, 37, 0, 0, false, true},
     {{90, 60}, 2, 2, 128, 128, 0, 0, 0, false, true},
-    {{1152}, 2, 2, 256, 256, 0, 8, 16, false, true}, /* one sequence whole: cuDNN's, if there */
+    {{1152}, 2, 2, 256, 256, 0, 8, 16, false,
+        true}, /* one sequence whole: cuDNN's, if there */
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

@@ -208,10 +208,13 @@ static struct off off_by(enum glm_dtype type, const void *x, enum glm_dtype ref_
  * cores, say more themselves. */
 static double floor_of(const struct opcase *c, const struct field *f)
 {
-    if (c->floor > 0)
+    const bool wide =
+        c->f.types > 0 && *(const enum glm_dtype *)(c->p + c->f.type_at[0]) == GLM_F32;
+
+    if (c->floor > 0 && !(wide && f->type == GLM_BF16))
         return c->floor;
-    if (f->type == GLM_BF16)
-        return 0x1p-8;
+    if (f->type == GLM_BF16) /* or more, if it is a copy of what may be off by more */
+        return c->floor > 0x1p-8 ? c->floor : 0x1p-8;
     for (int i = 0; i < c->f.types; i++)
         if (*(const enum glm_dtype *)(c->p + c->f.type_at[i]) == GLM_BF16)
             return 0x1p-9;

@@ -337,6 +337,7 @@ DESCRIBE(adamw)
     FIELD(INOUT, m, ACC, p->n);
     FIELD(INOUT, v, ACC, p->n);
     FIELD(IN, g, ACC, p->n);
+    FIELD(INOUT, copy, GLM_BF16, p->n);
 }
 
 DESCRIBE(newton_schulz)
@@ -357,6 +358,7 @@ DESCRIBE(muon)
     FIELD(INOUT, w, ACC, n);
     FIELD(INOUT, m, ACC, n);
     FIELD(IN, g, ACC, n);
+    FIELD(INOUT, copy, GLM_BF16, n);
     FIELD(IN, rates, GLM_F64, RATES);
 }
 

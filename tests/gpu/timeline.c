@@ -377,6 +377,7 @@ static void optimizer(struct timelines *o)
             .dtype = GLM_F32},
         0, "%d Mi", 256);
     l->drop[0] = "rates";
+    l->drop[1] = "copy";
     add(o, "K19", OP_sum_squares,
         &(struct sum_squares){.B = 16,
             .R = 2048,
@@ -405,6 +406,7 @@ static void optimizer(struct timelines *o)
             .dtype = GLM_F32},
         large, "%s", "16 x 2048 x 6144");
     l->drop[0] = "rates";
+    l->drop[1] = "copy";
     l = add(o, "K21", OP_muon,
         &(struct muon){.B = 64,
             .R = 256,
@@ -423,6 +425,7 @@ static void optimizer(struct timelines *o)
             .dtype = GLM_F32},
         heads, "%s", "64 x 256 x 2048");
     l->drop[0] = "rates";
+    l->drop[1] = "copy";
 }
 
 void timeline_list(struct timelines *out, int64_t T)
