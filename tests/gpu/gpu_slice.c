@@ -91,6 +91,12 @@ static const char *describe(const char *op, const void *p)
         static const char *const kinds[] = {"NT", "NN", "TN"};
         snprintf(text, sizeof text, "%s %lldx%lld", kinds[g->kind], (long long)g->N,
             (long long)g->K);
+    } else if (strcmp(op, "muon") == 0) {
+        const struct muon *m = p;
+        snprintf(text, sizeof text, "%lld of %lldx%lld", (long long)m->B, (long long)m->R,
+            (long long)m->C);
+    } else if (strcmp(op, "adamw") == 0) {
+        snprintf(text, sizeof text, "%lld", (long long)((const struct adamw *)p)->n);
     }
     return text;
 }
@@ -246,7 +252,8 @@ static int time_snapshot(
 
 /* 8 micro-batches, then the update; hash: of every loss and norm, so that two runs can be compared. */
 static int whole_steps(struct slice *s, struct model_options o,
-    const struct model_batch *b, int steps, bool snapshot, struct glm_error *err)
+    const struct model_batch *b, int steps, bool snapshot, bool profile,
+    struct glm_error *err)
 {
     enum { MICRO = 8 };
     const struct params_options po = {.dtype = GLM_BF16,
@@ -298,6 +305,13 @@ static int whole_steps(struct slice *s, struct model_options o,
                "\"update\": %.6f, \"hash\": \"%016" PRIx64 "\"}\n",
             step + 1, loss / tokens, report.norm, middle - begin, end - middle, hash);
         fflush(stdout);
+    }
+    if (profile) {
+        const struct kernels measured = profiled(s->k);
+        struct optimizer_report report;
+        optimizer_update(optimizer, &(struct optimizer_step){.lr = 1e-4, .grad_scale = 1},
+            &measured, s->stream, &report, err);
+        print_profile();
     }
     model_free(m);
     m = NULL;
@@ -621,7 +635,7 @@ int main(int argc, char **argv)
         goto out;
     }
     if (steps > 0) {
-        whole_steps(&s, o, &b, steps, with_snapshot, &err);
+        whole_steps(&s, o, &b, steps, with_snapshot, with_profile, &err);
         goto out;
     }
     struct flops_rows rows = {0};
