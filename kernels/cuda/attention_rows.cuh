@@ -4,6 +4,7 @@
 #define KERNELS_CUDA_ATTENTION_ROWS_CUH
 
 #include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/tensormap.h"
 
 /* Rows of a block of two warpgroups, and the keys it takes at a time: panels of 64 columns. */
 enum { ROWS = 128, KEYS = 64, PANEL = KEYS * 128, KEY_TILE = KEYS * 2 * HEAD };
@@ -43,5 +44,9 @@ static __device__ inline void shrink_rows(float (&o)[128], const float shrink[2]
 }
 
 #endif
+
+/* A map of [T, N heads] rows, `stride` elements apart, for boxes of 64 columns and `rows` rows. */
+int attention_map(struct tensor_map *map, const void *base, int64_t T, int64_t N,
+    int64_t stride, int rows, glm_stream s, struct glm_error *err);
 
 #endif

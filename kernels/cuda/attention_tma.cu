@@ -191,7 +191,7 @@ static __global__ __launch_bounds__(THREADS, 1) void k_fwd(
 static __global__ void k_fwd(struct fast, const __grid_constant__ struct maps, int) {}
 #endif
 
-static int map_of(struct tensor_map *map, const void *base, int64_t T, int64_t N,
+int attention_map(struct tensor_map *map, const void *base, int64_t T, int64_t N,
     int64_t stride, int rows, glm_stream s, struct glm_error *err)
 {
     const int64_t size[] = {N * HEAD, T}, row[] = {stride * 2};
@@ -208,9 +208,9 @@ int attention_tma_fwd(
     struct maps m = {};
 
     if (fast_fwd_args(&a, p, stream, err) != 0
-        || map_of(&m.q, p->q, p->T, p->N, p->N * HEAD, ROWS, stream, err) != 0
-        || map_of(&m.k, p->k, p->T, p->N, p->k_stride, KEYS, stream, err) != 0
-        || map_of(&m.v, p->v, p->T, p->N, p->v_stride, KEYS, stream, err) != 0)
+        || attention_map(&m.q, p->q, p->T, p->N, p->N * HEAD, ROWS, stream, err) != 0
+        || attention_map(&m.k, p->k, p->T, p->N, p->k_stride, KEYS, stream, err) != 0
+        || attention_map(&m.v, p->v, p->T, p->N, p->v_stride, KEYS, stream, err) != 0)
         return (int)err->code;
     return LAUNCH(
         k_fwd, (unsigned)(slots * p->N), THREADS, ROOM, stream, err, a, m, slots);

@@ -11,6 +11,7 @@
  * The floor is 7/5 of the products at the tensor cores' rate; with tiles of 64 keys shared memory
  * serves Q K^T just as fast as they take it. */
 #include "kernels/cuda/attention_rows.cuh"
+#include "kernels/cuda/tma.cuh"
 #include "kernels/cuda/wgmma_256.cuh"
 
 enum { THREADS = 256 };
@@ -18,7 +19,14 @@ enum { P_TILE = TILE * 128 };
 
 /* Where a block of k_dkv keeps its tiles: keys, two stages of rows, P and dS. */
 enum { V_AT = KEY_TILE, Q_AT = 2 * KEY_TILE, DO_AT = 4 * KEY_TILE };
-enum { P_AT = 6 * KEY_TILE, DS_AT = P_AT + P_TILE, DKV_BYTES = DS_AT + P_TILE };
+enum { P_AT = 6 * KEY_TILE, DS_AT = P_AT + P_TILE, FULL_AT = DS_AT + P_TILE };
+enum { KEYS_FULL_AT = FULL_AT + 2 * 8, DKV_BYTES = KEYS_FULL_AT + 8 };
+
+/* Q, K, V and dO for the copy engine. */
+struct maps {
+    struct tensor_map q, k, v, do_;
+};
+
 /* Of k_dq_kept: keys and two tiles of dS a stage. */
 enum { STAGES = 4, STAGE = KEY_TILE + 2 * P_TILE };
 
@@ -149,7 +157,71 @@ static __device__ inline void keep_ds(const struct fast &a, const struct tile &t
         to[e] = from[e];
 }
 
-static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int slots)
+/* 64 rows of one head by the copy engine. */
+static __device__ inline void fetch_tile(
+    uint32_t to, const struct tensor_map *map, uint32_t full, int64_t head, int row)
+{
+    for (int i = 0; i < HEAD / 64; i++)
+        ptx_box_2d(to + (uint32_t)(i * PANEL), map, full, (int)head * HEAD + i * 64, row);
+}
+
+/* Asks for rows i of Q and dO to a stage: BOXES by one thread's boxes, which report to full[stage],
+ * else by copies of all threads. Boxes have the next sequence's rows behind the last: their P is 0. */
+template <bool BOXES>
+static __device__ inline void ask_rows(const struct fast &a, const struct maps &m,
+    const struct tile &t, int64_t head, int i, uint32_t mem, int stage)
+{
+    const uint32_t q = mem + Q_AT + (uint32_t)(stage * KEY_TILE);
+    const uint32_t do_ = mem + DO_AT + (uint32_t)(stage * KEY_TILE);
+
+    if (BOXES) {
+        const uint32_t full = mem + FULL_AT + (uint32_t)stage * 8;
+        if (threadIdx.x != 0)
+            return;
+        ptx_barrier_expect(full, 2 * KEY_TILE);
+        fetch_tile(q, &m.q, full, head, t.first + i * TILE);
+        fetch_tile(do_, &m.do_, full, head, t.first + i * TILE);
+        return;
+    }
+    const int64_t stride = (int64_t)a.N * HEAD;
+    const int64_t first = (t.first * (int64_t)a.N + head) * HEAD;
+    load_panels<TILE>(q, a.q + first, stride, i * TILE, t.n);
+    load_panels<TILE>(do_, a.do_ + first, stride, i * TILE, t.n);
+}
+
+template <bool BOXES>
+static __device__ inline void ask_keys(const struct fast &a, const struct maps &m,
+    const struct tile &t, int64_t head, uint32_t mem)
+{
+    if (BOXES) {
+        if (threadIdx.x != 0)
+            return;
+        for (int i = 0; i < 3; i++)
+            ptx_barrier_init(mem + FULL_AT + i * 8, 1);
+        ptx_barrier_fence();
+        ptx_barrier_expect(mem + KEYS_FULL_AT, 2 * KEY_TILE);
+        fetch_tile(mem, &m.k, mem + KEYS_FULL_AT, head, t.first + t.at);
+        fetch_tile(mem + V_AT, &m.v, mem + KEYS_FULL_AT, head, t.first + t.at);
+        return;
+    }
+    load_panels<KEYS>(mem, a.k + t.first * a.k_stride + head * HEAD, a.k_stride, t.at, t.n);
+    load_panels<KEYS>(
+        mem + V_AT, a.v + t.first * a.v_stride + head * HEAD, a.v_stride, t.at, t.n);
+}
+
+/* Until what was asked for to the stage is there; n: of the tiles of rows so far. */
+template <bool BOXES>
+static __device__ inline void await_rows(uint32_t mem, int stage, int n)
+{
+    if (BOXES)
+        ptx_barrier_wait(mem + FULL_AT + (uint32_t)stage * 8, n / 2 % 2);
+    else
+        arrived();
+}
+
+template <bool BOXES>
+static __global__ __launch_bounds__(THREADS, 1) void k_dkv(
+    struct fast a, int slots, const __grid_constant__ struct maps m)
 {
     extern __shared__ __align__(1024) unsigned char room[];
     const struct place place = place_of(a, slots);
@@ -157,8 +229,6 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int sl
     const struct tile t = tile_of<KEYS>(a, place.slot);
     if (t.rows == 0)
         return;
-    const int64_t stride = (int64_t)a.N * HEAD;
-    const int64_t first = (t.first * (int64_t)a.N + head) * HEAD;
     const uint32_t mem = ptx_shared(room);
     const int group = threadIdx.x / 128, row = threadIdx.x / WARP % 4 * 16;
     const int j = t.at / KEYS, tiles = (t.n + TILE - 1) / TILE;
@@ -170,46 +240,37 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(struct fast a, int sl
         dk[e] = dv[e] = 0;
     if (i < tiles) { /* a set may leave these keys to nobody */
         struct row_stats r = stats_of(a, t, head, i * TILE + row, j);
-        load_panels<KEYS>(
-            mem, a.k + t.first * a.k_stride + head * HEAD, a.k_stride, t.at, t.n);
-        load_panels<KEYS>(
-            mem + V_AT, a.v + t.first * a.v_stride + head * HEAD, a.v_stride, t.at, t.n);
-        load_panels<TILE>(mem + Q_AT, a.q + first, stride, i * TILE, t.n);
-        load_panels<TILE>(mem + DO_AT, a.do_ + first, stride, i * TILE, t.n);
+        ask_keys<BOXES>(a, m, t, head, mem);
+        ask_rows<BOXES>(a, m, t, head, i, mem, 0);
         ptx_copy_commit();
-        arrived();
-        queue_products(s, d, mem, 0, group);
-        if (next < tiles) {
-            load_panels<TILE>(
-                mem + Q_AT + KEY_TILE, a.q + first, stride, next * TILE, t.n);
-            load_panels<TILE>(
-                mem + DO_AT + KEY_TILE, a.do_ + first, stride, next * TILE, t.n);
+        if (BOXES) {
+            __syncthreads(); /* the barriers are there */
+            ptx_barrier_wait(mem + KEYS_FULL_AT, 0);
         }
+        await_rows<BOXES>(mem, 0, 0);
+        queue_products(s, d, mem, 0, group);
+        if (next < tiles)
+            ask_rows<BOXES>(a, m, t, head, next, mem, 1);
         ptx_copy_commit();
         ptx_wgmma_wait<0>();
         ptx_hold(s);
         ptx_hold(d);
         store_probabilities(s, d, r, room, row, group, a.scale);
         keep_ds(a, t, head, i, j, room);
-        while (next < tiles) { /* the sums of i run while next arrives */
+        for (int n = 1; next < tiles; n++) { /* the sums of i run while next arrives */
             const int after = next_rows(a, t, next + 1, tiles);
-            const uint32_t here = (uint32_t)stage * KEY_TILE;
             r = stats_of(a, t, head, next * TILE + row, j);
             ptx_hold(dk);
             ptx_hold(dv);
             queue_sums(dk, dv, mem, stage, group);
-            arrived();
+            await_rows<BOXES>(mem, stage ^ 1, n);
             queue_products(s, d, mem, stage ^ 1, group);
             ptx_wgmma_wait<1>();
             ptx_hold(dk);
             ptx_hold(dv);
             __syncthreads(); /* nobody reads the rows of i, P or dS any more */
-            if (after < tiles) {
-                load_panels<TILE>(
-                    mem + Q_AT + here, a.q + first, stride, after * TILE, t.n);
-                load_panels<TILE>(
-                    mem + DO_AT + here, a.do_ + first, stride, after * TILE, t.n);
-            }
+            if (after < tiles)
+                ask_rows<BOXES>(a, m, t, head, after, mem, stage);
             ptx_copy_commit();
             ptx_wgmma_wait<0>();
             ptx_hold(s);
@@ -382,7 +443,10 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dq_kept(struct fast a, in
 }
 
 #else /* another card's code: never started there */
-static __global__ void k_dkv(struct fast, int) {}
+template <bool BOXES>
+static __global__ void k_dkv(struct fast, int, const __grid_constant__ struct maps)
+{
+}
 static __global__ void k_dq(struct fast, int) {}
 static __global__ void k_dq_kept(struct fast, int) {}
 #endif
@@ -393,14 +457,18 @@ static __global__ void k_dq_kept(struct fast, int) {}
  * equal chunks that share this many bytes. */
 static const int64_t KEPT = (int64_t)640 << 20;
 
-static int bwd_heads(const struct fast *a, glm_stream stream, struct glm_error *err)
+static int bwd_heads(
+    const struct fast *a, const struct maps *m, glm_stream stream, struct glm_error *err)
 {
     const int heads = a->heads;
     const int key_slots = tile_slots(a->T, a->S, KEYS);
     const int row_slots = tile_slots(a->T, a->S, ROWS);
 
-    if (LAUNCH(k_dkv, (unsigned)(key_slots * heads), THREADS, DKV_BYTES, stream, err, *a,
-            key_slots)
+    if ((cuda_tries(stream, "dkv-boxes")
+                ? LAUNCH(k_dkv<true>, (unsigned)(key_slots * heads), THREADS, DKV_BYTES,
+                      stream, err, *a, key_slots, *m)
+                : LAUNCH(k_dkv<false>, (unsigned)(key_slots * heads), THREADS, DKV_BYTES,
+                      stream, err, *a, key_slots, *m))
         != 0)
         return (int)err->code;
     return a->ds != NULL ? LAUNCH(k_dq_kept, (unsigned)(row_slots * heads), THREADS,
@@ -418,11 +486,16 @@ int attention_wgmma_bwd(
     const bool lean = stream->attention == CUDA_ATTENTION_LEAN;
     const int64_t fit = lean ? 0 : KEPT / (head * (int64_t)sizeof(bf16));
     struct fast a;
+    struct maps m = {};
 
-    if (fast_bwd_args(&a, p, stream, err) != 0)
+    if (fast_bwd_args(&a, p, stream, err) != 0
+        || attention_map(&m.q, p->q, p->T, p->N, p->N * HEAD, TILE, stream, err) != 0
+        || attention_map(&m.k, p->k, p->T, p->N, p->k_stride, KEYS, stream, err) != 0
+        || attention_map(&m.v, p->v, p->T, p->N, p->v_stride, KEYS, stream, err) != 0
+        || attention_map(&m.do_, p->do_, p->T, p->N, p->N * HEAD, TILE, stream, err) != 0)
         return (int)err->code;
     if (fit == 0)
-        return bwd_heads(&a, stream, err);
+        return bwd_heads(&a, &m, stream, err);
     const int chunks = (int)((a.N + fit - 1) / fit), heads = (a.N + chunks - 1) / chunks;
     a.ds_head = head;
     a.ds = (bf16 *)cuda_scratch(stream, (size_t)(heads * head) * sizeof(bf16), err);
@@ -430,7 +503,7 @@ int attention_wgmma_bwd(
         return (int)err->code;
     for (; a.head0 < a.N; a.head0 += heads) {
         a.heads = a.N - a.head0 < heads ? a.N - a.head0 : heads;
-        if (bwd_heads(&a, stream, err) != 0)
+        if (bwd_heads(&a, &m, stream, err) != 0)
             return (int)err->code;
     }
     return GLM_OK;
