@@ -154,10 +154,10 @@ def power_cuts(seed, cuts):
 def test_interrupt_and_terminate_leave_what_goes_on(p):
     for how in (signal.SIGINT, signal.SIGTERM):
         room = p.new()
-        with Hub(p.model, rate=100_000_000) as hub:
+        with Hub(p.model, rate=25_000_000) as hub:  # seconds are left when the signal comes
             hub.connections_asked = 1
             books = Books(hub, 1)
-            status, out, err = killed(p, hub, room, 60_000_000, 0, how)
+            status, out, err = killed(p, hub, room, 25_000_000, 0, how)
             same(status, 128 + how, f"status {err}")
             same(out, "", "stdout")
             expect(len(err.strip().splitlines()) == 1 and "stopped by signal" in err, err)
