@@ -1,6 +1,6 @@
 /* gpu_time: how long operations take on the device, beside what bounds them.
  *
- *     gpu_time [--op NAME] [--kernel K2] [--tokens N]... [--repeats N] [--json FILE]
+ *     gpu_time [--op NAME] [--kernel K2] [--case WORDS] [--tokens N]... [--repeats N] [--json FILE]
  *              [--backend cuda|cpu] [--list]
  *
  * Begins with the two ceilings of this very machine, P (BF16 product 8192^3) and B (copy of 2 GiB, read
@@ -17,15 +17,16 @@
 
 #include "tests/gpu/timeline.h"
 
-static const char usage[] = "usage: gpu_time [--op NAME] [--kernel K2] [--tokens N]... "
-                            "[--repeats N] [--json FILE] "
-                            "[--backend cuda|cpu] [--list]\n";
+static const char usage[] =
+    "usage: gpu_time [--op NAME] [--kernel K2] [--case WORDS] [--tokens N]... "
+    "[--repeats N] [--json FILE] "
+    "[--backend cuda|cpu] [--list]\n";
 
 enum { SETS = 6, MOST_REPEATS = 200, WARM_UP = 2, TOKENS = 8 };
 static const double cache = 160e6; /* bytes of sets that surely leave the cache */
 
 struct bench {
-    const char *only_op, *only_kernel, *json_path, *backend;
+    const char *only_op, *only_kernel, *words, *json_path, *backend;
     int64_t tokens[TOKENS];
     int token_counts, repeats;
     bool list;
@@ -167,7 +168,8 @@ static void one_line(struct bench *b, const struct timeline *l)
     struct glm_error err = {0};
     double ms[MOST_REPEATS];
 
-    if ((b->only_op != NULL && strcmp(b->only_op, op_name(l->op)) != 0)
+    if ((b->words != NULL && strstr(l->name, b->words) == NULL)
+        || (b->only_op != NULL && strcmp(b->only_op, op_name(l->op)) != 0)
         || (b->only_kernel != NULL && strcmp(b->only_kernel, l->kernel) != 0))
         return;
     printf("%-4s %-16s %-44s", l->kernel, op_name(l->op), l->name);
@@ -253,13 +255,16 @@ static int parse(int argc, char **argv, struct bench *b)
         {"kernel", required_argument, NULL, 'k'},
         {"tokens", required_argument, NULL, 't'},
         {"repeats", required_argument, NULL, 'r'}, {"json", required_argument, NULL, 'j'},
-        {"backend", required_argument, NULL, 'b'}, {"list", no_argument, NULL, 'l'},
-        {NULL, 0, NULL, 0}};
+        {"backend", required_argument, NULL, 'b'}, {"case", required_argument, NULL, 'c'},
+        {"list", no_argument, NULL, 'l'}, {NULL, 0, NULL, 0}};
 
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
         case 'o':
             b->only_op = optarg;
+            break;
+        case 'c':
+            b->words = optarg;
             break;
         case 'k':
             b->only_kernel = optarg;
