@@ -494,9 +494,8 @@ int model_new(struct model **out, const struct table *table,
     if (check_options(table, options, err) != 0)
         return err->code;
     m = calloc(1, sizeof *m);
-    if (m) {
+    if (m)
         m->layers = calloc(layers, sizeof *m->layers);
-    }
     if (!m || !m->layers) {
         glm_fail(err, GLM_ENOMEM, "no memory for a model of %zu layers", layers);
         goto out;

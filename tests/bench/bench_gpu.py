@@ -25,8 +25,16 @@ MUST = {4096: 1.5, 8192: 2.0}
 GIB = float(1 << 30)
 
 
+def cupti():
+    """Folders of torch's wheels that hold libcupti."""
+    return {str(so.parent) for folder in sys.path if folder
+            for so in pathlib.Path(folder).glob("nvidia/*/lib/libcupti.so.*")}
+
+
 def run(*words, timeout=300):
     env = dict(os.environ)
+    for folder in cupti():
+        env["LD_LIBRARY_PATH"] = env.get("LD_LIBRARY_PATH", "") + ":" + folder
     if HOME == PACKED:
         env["LD_LIBRARY_PATH"] = f"{PACKED}/deps:" + env.get("LD_LIBRARY_PATH", "")
     print("$", *words, flush=True)
@@ -116,6 +124,25 @@ def step_figures(tokens):
               if copies else [])]
 
 
+def graph_figures(tokens):
+    """A whole step launched operation by operation and replayed: seconds, and the share without a kernel."""
+    out = lines(run(HOME / "tools/gpu_slice", CONFIG, tokens, "--graph", 5))
+    steps = {way: [s for s in out if s.get("way") == way] for way in ("launched", "graph")}
+    gaps = {g["gaps"]: g for g in out if "gaps" in g}
+    late = {way: [s["seconds"] for s in steps[way][2:]] for way in steps}
+    same = [s["hash"] for s in steps["launched"]] == [s["hash"] for s in steps["graph"]]
+    figures = [results.figure(f"8 x {tokens} tokens: a whole step, replayed beside launched", "s", "lower",
+                              late["graph"], late["launched"]),
+               results.figure(f"8 x {tokens} tokens: replayed as launched, bit for bit", "", "higher",
+                              [float(same and steps["graph"][-1]["replays"] > 0)], target=1)]
+    if gaps["graph"]["kernels"] > 0:
+        figures.append(results.figure(
+            f"8 x {tokens} tokens: idle gaps of a replayed step beside a launched one", "%", "lower",
+            [100 * gaps["graph"]["idle"]], [100 * gaps["launched"]["idle"]], target=2,
+            note=f"{gaps['graph']['kernels']} kernels, their time by CUPTI"))
+    return figures
+
+
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("--rounds", type=int, default=7)
@@ -139,6 +166,7 @@ def main():
         for tokens in (4096, 8192):
             figures += slice_figures(tokens, a.rounds, work)
         figures += step_figures(8192)
+        figures += graph_figures(8192)
         for tokens in (32768, 65536):
             figures += long_figures(tokens, ceiling)
         results.write("gpu-slice", command, figures)

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/gpu/opprofile.h"
 #include "tests/gpu/support.h"
 #include "train/flops.h"
 #include "train/modelparams.h"
@@ -60,93 +61,6 @@ static void open_support(void)
     *(void **)&gpu.used = dlsym(so, "cudatest_used");
     *(void **)&gpu.busy_start = dlsym(so, "cudatest_busy_start");
     *(void **)&gpu.busy_stop = dlsym(so, "cudatest_busy_stop");
-}
-
-/* ---- every operation between two events ------------------------------------------------------- */
-
-static const struct kernels *real;
-static struct {
-    const char *op;
-    char note[64];
-} timed[8000];
-static int calls;
-
-static void note(const char *op, const char *text)
-{
-    timed[calls].op = op;
-    snprintf(timed[calls].note, sizeof timed[calls].note, "%s", text);
-}
-
-/* What makes calls of one operation differ. */
-static const char *describe(const char *op, const void *p)
-{
-    static char text[64];
-    text[0] = '\0';
-    if (strcmp(op, "gemm") == 0) {
-        const struct gemm *g = p;
-        snprintf(text, sizeof text, "%lldx%lldx%lld%s", (long long)g->M, (long long)g->N,
-            (long long)g->K, g->accumulate ? "+" : "");
-    } else if (strcmp(op, "grouped_gemm") == 0) {
-        const struct grouped_gemm *g = p;
-        static const char *const kinds[] = {"NT", "NN", "TN"};
-        snprintf(text, sizeof text, "%s %lldx%lld", kinds[g->kind], (long long)g->N,
-            (long long)g->K);
-    } else if (strcmp(op, "muon") == 0) {
-        const struct muon *m = p;
-        snprintf(text, sizeof text, "%lld of %lldx%lld", (long long)m->B, (long long)m->R,
-            (long long)m->C);
-    } else if (strcmp(op, "adamw") == 0) {
-        snprintf(text, sizeof text, "%lld", (long long)((const struct adamw *)p)->n);
-    }
-    return text;
-}
-
-#define PROFILED(name)                                                                   \
-    static int profiled_##name(                                                          \
-        const struct name *p, glm_stream s, struct glm_error *err)                       \
-    {                                                                                    \
-        note(#name, describe(#name, p));                                                 \
-        gpu.event(2 * calls, s);                                                         \
-        const int status = real->name(p, s, err);                                        \
-        gpu.event(2 * calls + 1, s);                                                     \
-        if (calls < 7999)                                                                \
-            calls++;                                                                     \
-        return status;                                                                   \
-    }
-OPS(PROFILED)
-
-static struct kernels profiled(const struct kernels *k)
-{
-    struct kernels out = *k;
-    real = k;
-#define SET(name) out.name = profiled_##name;
-    OPS(SET)
-    return out;
-}
-
-static void print_profile(void)
-{
-    double all = 0;
-    for (int i = 0; i < calls; i++)
-        all += (double)gpu.elapsed(2 * i, 2 * i + 1);
-    fprintf(
-        stderr, "%10s %6s %5s  operation (sum %.3f ms)\n", "ms", "share", "calls", all);
-    for (int i = 0; i < calls; i++) {
-        double sum = 0;
-        int n = 0;
-        if (timed[i].op == NULL)
-            continue;
-        const char *op = timed[i].op;
-        for (int j = i; j < calls; j++)
-            if (timed[j].op == op && strcmp(timed[j].note, timed[i].note) == 0) {
-                sum += (double)gpu.elapsed(2 * j, 2 * j + 1);
-                n++;
-                if (j > i)
-                    timed[j].op = NULL;
-            }
-        fprintf(stderr, "%10.3f %5.1f%% %5d  %s %s\n", sum, 100 * sum / all, n, op,
-            timed[i].note);
-    }
 }
 
 /* ---- the model -------------------------------------------------------------------------------- */
@@ -307,11 +221,11 @@ static int whole_steps(struct slice *s, struct model_options o,
         fflush(stdout);
     }
     if (profile) {
-        const struct kernels measured = profiled(s->k);
+        const struct kernels measured = opprofile_of(s->k, gpu.event, gpu.elapsed);
         struct optimizer_report report;
         optimizer_update(optimizer, &(struct optimizer_step){.lr = 1e-4, .grad_scale = 1},
             &measured, s->stream, &report, err);
-        print_profile();
+        opprofile_print();
     }
     model_free(m);
     m = NULL;
@@ -400,7 +314,7 @@ static int one_way(struct slice *s, struct params *p, struct model *m,
     }
     printf("{\"gaps\": \"%s\", \"tokens\": %" PRId64 ", \"wall\": %.6f, \"busy\": %.6f, "
            "\"kernels\": %" PRId64 ", \"idle\": %.5f, \"why\": \"%s\"}\n",
-        way, b->tokens, least, busy, kernels, busy > 0 ? 1 - busy / least : NAN, w.why);
+        way, b->tokens, least, busy, kernels, busy > 0 ? 1 - busy / least : 0, w.why);
     fflush(stdout);
     struct optimizer *const o = w.optimizer;
     wholestep_clear(&w);
@@ -606,7 +520,7 @@ int main(int argc, char **argv)
         || table_build(&s.table, &config, false, &err) != 0
         || (s.k = kernels_open("cuda", &err)) == NULL)
         goto out;
-    const struct kernels measured = profiled(s.k);
+    const struct kernels measured = opprofile_of(s.k, gpu.event, gpu.elapsed);
     if ((s.stream = s.k->stream_new(1, &err)) == NULL)
         goto out;
     const int64_t before = gpu.used();
@@ -670,9 +584,9 @@ int main(int argc, char **argv)
         m = NULL;
         if (model_new(&m, s.table, s.params, &o, &measured, s.stream, &err) != 0)
             goto out;
-        calls = 0;
+        opprofile_reset();
         step(&s, m, &b, &loss, &err);
-        print_profile();
+        opprofile_print();
     }
 out:
     model_free(m);
