@@ -48,8 +48,8 @@ struct glm_stream_ {
     cudaStream_t stream;
     void *blas;       /* cublasLtHandle_t */
     void *blas_space; /* its workspace, CUDA_BLAS_SPACE bytes: the same in every call */
-    struct cuda_lanes *lanes; /* device.c; NULL until the first are asked for */
-    char *scratch;    /* lent */
+    struct cuda_lanes *lanes;    /* device.c; NULL until the first are asked for */
+    char *scratch;               /* lent */
     size_t at, lent, peak, size; /* lent: what lies in front of it, for peak */
     struct cuda_extra *extra;    /* pool memory of the operation that runs */
     long grown;
@@ -58,7 +58,7 @@ struct glm_stream_ {
     int major, minor;             /* compute capability */
     enum cuda_attention attention;
     struct attention_cudnn *cudnn; /* with CUDA_ATTENTION_CUDNN */
-    const char *trials;            /* GLM_CUDA_TRY: kernels that are not the default yet */
+    const char *trials; /* GLM_CUDA_TRY: kernels that are not the default yet */
     enum cuda_grouped grouped;
     char name[256];
 };

@@ -54,6 +54,10 @@ enum {
     START_AT = BARRIERS_AT + 2 * STAGES * 8
 };
 
+/* Of each thread; a block has 168 a thread, and whoever asks for more than are left waits forever. */
+enum { REGISTERS_FEED = 56, REGISTERS_WORK = 224 };
+static_assert(REGISTERS_FEED + 2 * REGISTERS_WORK <= 3 * 168, "registers of a block");
+
 /* What of C is added to comes through the ring behind a tile's last step: panels of 128 bytes a row, 3
  * a step. */
 enum { C_PANELS = STAGE_BYTES / (ROWS * PANEL_ROW) };
@@ -552,13 +556,13 @@ static __device__ inline void body(const struct grouped_gemm *p, const struct te
         ptx_cluster_sync();
     __syncthreads();
     if (thread < GROUP) {
-        ptx_registers_less<64>();
+        ptx_registers_less<REGISTERS_FEED>();
         if (extra.stagger)
             stagger<PAIR>(KIND == GROUP_TN ? (int)(p->rows / p->G) : (int)p->K);
         if (thread < WARP)
             feed<KIND, PAIR, C>(p, a, b, c, &m, &cut, extra);
     } else {
-        ptx_registers_more<224>();
+        ptx_registers_more<REGISTERS_WORK>();
         work<KIND, PAIR, C>(p, &m, m.slab - SLABS_AT, &cut, extra, thread - GROUP);
     }
     if (PAIR) /* no block leaves while the other may write into it */

@@ -47,8 +47,8 @@ static const int warpSize = 32;
 /* ---- starting --------------------------------------------------------------------------------- */
 
 #define LAUNCH(kernel, grid, block, shared, s, err, ...)                                 \
-    emu_launch(__FILE__ ": " #kernel, dim3(grid), dim3(block), (size_t)(shared), (s), (err),           \
-        emu_bind((kernel), __VA_ARGS__))
+    emu_launch(__FILE__ ": " #kernel, dim3(grid), dim3(block), (size_t)(shared), (s),    \
+        (err), emu_bind((kernel), __VA_ARGS__))
 
 /* A call with its arguments as they are now. */
 template <class... P, class... A>
