@@ -23,9 +23,9 @@ enum {
     ROOM = BARRIERS_AT + STAGES * 16
 };
 
+#if defined(CUDA_EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 static const float log2_e = 1.4426950408889634f;
 
-#if defined(CUDA_EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 static __device__ inline uint32_t full_of(uint32_t mem, int stage)
 {
     return mem + BARRIERS_AT + (uint32_t)stage * 16;
