@@ -23,19 +23,31 @@ struct job { /* of one process */
 
 /* ---- in the child ----------------------------------------------------------------------------- */
 
+struct recording {
+    struct trace_writer trace;
+    const struct glm_events *events;
+};
+
 static int record(void *ctx, const struct state *state, const struct train_step *s,
     struct glm_error *err)
 {
-    return trace_add(ctx, state, s, err);
+    struct recording *const r = ctx;
+    char text[64];
+
+    snprintf(text, sizeof text, s == NULL ? "at step %lld" : "step %lld is done",
+        (long long)state->step);
+    glm_events_note(r->events, text);
+    return trace_add(&r->trace, state, s, err);
 }
 
 static int work(const struct job *j, struct glm_error *err)
 {
-    struct trace_writer trace = {0};
+    struct recording recording = {.events = j->o->events};
+    struct trace_writer *const trace = &recording.trace;
     struct train_report report;
     struct recipe *r = NULL;
     const struct train_watch watch = {
-        .ctx = &trace, .state = j->trace != NULL ? record : NULL};
+        .ctx = &recording, .state = j->trace != NULL ? record : NULL};
     const struct train_options o = {.run_dir = j->run,
         .resume = j->resume,
         .threads = j->o->threads,
@@ -47,7 +59,7 @@ static int work(const struct job *j, struct glm_error *err)
         .stop = j->o->events != NULL ? j->o->events->stop : NULL};
 
     if (recipe_read(&r, j->o->recipe, &j->o->keys, err) != GLM_OK
-        || (j->trace != NULL && trace_create(&trace, j->trace, j->from, err) != GLM_OK))
+        || (j->trace != NULL && trace_create(trace, j->trace, j->from, err) != GLM_OK))
         goto out;
     r->run.interval = 0; /* the one save is at the end */
     if (train_run(r, &o, &watch, &events, &report, err) == GLM_OK
@@ -56,7 +68,7 @@ static int work(const struct job *j, struct glm_error *err)
         err->sys_errno = report.stopped;
     }
 out:
-    trace_finish(&trace, err);
+    trace_finish(trace, err);
     recipe_free(r);
     return (int)err->code;
 }

@@ -51,7 +51,8 @@ GLM:
   device: $DEVICE
 END
 
-# Notes say when a process begins: the seconds since the one before are the time of that.
+# Notes say when a process begins, when it has its weights (at step ...) and when a step is done; digests
+# are made behind each of these.
 began=$EPOCHREALTIME
 stamp() {
     local line

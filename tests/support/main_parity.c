@@ -114,6 +114,7 @@ int main(int argc, char **argv)
     struct glm_error err = {0};
     int first = 1;
 
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was measured stays if it is stopped */
     if (argc > 2 && strcmp(argv[1], "--device") == 0) {
         device = argv[2];
         first = 3;
