@@ -202,8 +202,8 @@ static int begin_fresh(struct work *w, struct glm_error *err)
 {
     char line[DIGEST_HEX + 8];
 
-    work_remove_seal(w); /* of what is cleared now */
-    if (clear_folder(w->partial, "lease", err) != GLM_OK
+    if (work_void_seal(w, err) != GLM_OK
+        || clear_folder(w->partial, "lease", err) != GLM_OK
         || open_journal(w, 0, err) != GLM_OK)
         return (int)err->code;
     snprintf(line, sizeof line, "plan %s\n", w->plan_hex);
@@ -291,6 +291,8 @@ int work_open(
     w->seal = o->seal && !o->replace;
     digest_hex(o->plan, w->plan_hex);
     if (name_paths(w, o->target, err) != GLM_OK || check_target(w, err) != GLM_OK)
+        goto out;
+    if (access(w->partial, F_OK) != 0 && work_void_seal(w, err) != GLM_OK)
         goto out;
     const bool made = mkdir(w->partial, 0777) == 0;
     if (!made && errno != EEXIST) {

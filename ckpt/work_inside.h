@@ -20,6 +20,7 @@ bool work_write_all(int fd, const char *data, size_t size);
 
 int work_write_seal(const struct work *w, struct glm_error *err); /* durable on return */
 void work_remove_seal(const struct work *w);
+int work_void_seal(const struct work *w, struct glm_error *err); /* durably removed */
 bool work_is_sealed(const struct work *w); /* for this plan, and the folder is there */
 
 /* Locks NAME.partial, which exists, against other processes; GLM_EUSAGE if one is at work there. */

@@ -1,8 +1,12 @@
 /* NAME.sealed: the mark beside NAME.partial that says, while a commit is under way, that its work is
  * whole and of which plan it is. It lies beside the folder because the last step of the commit, the
- * rename, must find the folder as it will stay. */
+ * rename, must find the folder as it will stay.
+ *
+ * A power cut may bring a seal back that the end of a commit had removed. So it is removed, durably,
+ * before a partial folder is made or begun anew: a seal speaks of the folder beside it, always. */
 #include "ckpt/work_inside.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +44,20 @@ void work_remove_seal(const struct work *w)
     if (path != NULL)
         unlink(path);
     free(path);
+}
+
+int work_void_seal(const struct work *w, struct glm_error *err)
+{
+    char *path = seal_path(w);
+
+    if (path == NULL)
+        glm_fail(err, GLM_ENOMEM, "%s: no memory", w->target);
+    else if (unlink(path) == 0)
+        dio_sync_folder(w->parent, err);
+    else if (errno != ENOENT)
+        glm_fail_errno(err, "%s: remove", path);
+    free(path);
+    return (int)err->code;
 }
 
 bool work_is_sealed(const struct work *w)

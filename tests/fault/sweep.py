@@ -58,9 +58,10 @@ def threads(pid):
 class Op:
     """A command on a prepared folder."""
 
-    def __init__(self, top, name, words, target, prepare=None, syncs=()):
+    def __init__(self, top, name, words, target, prepare=None, syncs=(), beside=()):
         self.top, self.name, self.words, self.target = top, name, words, target
         self.prepare, self.syncs = prepare, syncs
+        self.beside = beside  # (name, bytes) of files that lie there before
         self.old = None      # the target before the command, if any
         self.new = None      # after an undisturbed run
         self.calls = []      # its changes, in order
@@ -70,6 +71,8 @@ class Op:
         root.mkdir()
         if self.prepare:
             shutil.copytree(self.prepare, root / self.target)
+        for name, data in self.beside:
+            (root / name).write_bytes(data)
         return root
 
     def run(self, root, log=None, **fault):
@@ -189,7 +192,7 @@ class Op:
 
 
 def prepare(top):
-    """The toy and the four commands on it."""
+    """The toy and the commands on it."""
     config = json.loads((ROOT / "fixtures/configs/t1.json").read_text())
     config.update(num_hidden_layers=3, mlp_layer_types=["dense", "sparse", "sparse"],
                   indexer_types=["full"] * 3, n_routed_experts=4, vocab_size=600)
@@ -207,6 +210,9 @@ def prepare(top):
     make("glm-import", "src", "ckpt", "--tp", "2", "--ep", "2", "--shard-size", "1MiB")
     make("glm-import", "other", "older")
     make("glm-import", "src", "packed", "--compress", "zstd")
+    sealed = Op(top, "import-sealed", ["glm-import", "../../src", "ckpt"], "ckpt",
+                syncs=("parent",))
+    sealed.beside = [("ckpt.sealed", seal_of(sealed))]
     common = ("shard-*", "index.h5", "journal", "tiles.part", ".", "parent")
     return [
         Op(top, "import", ["glm-import", "../../src", "ckpt", "--tp", "2", "--ep", "2",
@@ -219,7 +225,18 @@ def prepare(top):
            syncs=("*.safetensors", "*.json", "journal", ".", "parent")),
         Op(top, "replace", ["glm-import", "../../src", "ckpt", "--replace"], "ckpt",
            prepare=top / "older", syncs=("parent",)),
+        sealed,
     ]
+
+
+def seal_of(op):
+    """The seal of a commit, as a power cut may bring it back after the output was removed."""
+    op.learn()
+    root = op.folder()
+    op.run(root, mode="kill", at=len(op.calls))
+    seal = (root / f"{op.target}.sealed").read_bytes()
+    shutil.rmtree(root.parent)
+    return seal
 
 
 WRITES = ("write", "pwrite", "writev")
