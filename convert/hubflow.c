@@ -16,7 +16,7 @@
  *
  * A state is written only after the sync that its bytes need, so a process killed between the two
  * lines fetches bytes again that the shards have already, never the other way round. The digest
- * stands at an end of a job, so no tile is half in it. At most HUBFLOW_WINDOW bytes of a stream are
+ * stands at an end of a job, so no tile is half in it. At most HUBFLOW_WINDOW bytes of a connection are
  * received and not yet covered by a state; that is what a kill costs. Tiles that are done and covered by
  * no state are undone by the next run: their bytes come again, and only those that come then are in
  * the digest. A checkpoint is committed only when every file that was read whole is verified.
@@ -97,15 +97,30 @@ static void clear_pool(struct hubflow *f)
 
 /* ---- the moving thread ------------------------------------------------------------------------ */
 
+/* Lock held. What streams that have ended received and nothing has made durable yet. */
+static uint64_t tails(const struct hubflow *f)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < f->stream_count; i++) {
+        const struct hubstream *s = &f->streams[i];
+        if (s->received && s->examined < s->full)
+            sum += s->pieces[s->full - 1].end - s->settled_at;
+    }
+    return sum;
+}
+
 /* Lock held. Whether the next piece of a stream may be begun: there is memory, and what a kill
- * would cost stays bounded. A job whose result waits for a later one (scales of a matrix) cannot
- * be settled alone; then there is nothing to wait for. */
+ * would cost stays bounded, for a connection's stream and the one that it had before together. A job
+ * whose result waits for a later one (scales of a matrix) cannot be settled alone; then there is
+ * nothing to wait for. */
 static bool has_room(struct hubstream *s)
 {
     struct hubflow *f = s->flow;
     const struct hubpiece *p = &s->pieces[s->full];
-    const bool inside =
-        p->end - s->settled_at <= HUBFLOW_WINDOW || s->examined == s->full;
+    const uint64_t before = tails(f);
+    const bool inside = p->end - s->settled_at + before <= HUBFLOW_WINDOW
+        || (s->examined == s->full && before == 0);
     if (!inside && !s->waits) {
         s->waits = true;
         pthread_cond_signal(&f->due);

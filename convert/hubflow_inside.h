@@ -18,7 +18,7 @@ enum {
     HUBFLOW_FILLER = 8 << 20,
     HUBFLOW_GAP =
         64 << 10, /* unwanted bytes that are cheaper to read than a new request */
-    /* Bytes of a stream that may be received and not yet durable. With what waits in the sockets
+    /* Bytes of a connection that may be received and not yet durable. With what waits in sockets
      * this stays below the 64 MiB that a killed process may have to fetch again. */
     HUBFLOW_WINDOW = 48 << 20,
     HUBFLOW_SETTLE =
