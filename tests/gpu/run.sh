@@ -139,12 +139,14 @@ else
         $tools/gpu_ops --list | cut -d' ' -f1 | sort -u | grep -vxF "$(printf '%s\n' $long)")
 fi
 
-# Other paths of an operation: what a GPU of another kind, or an environment variable, chooses.
+# Other paths of an operation: what a GPU of another kind, or an environment variable, chooses. All that
+# is there is started: tests/long/test_kernels_reached.sh.
 other() {
     case $1 in
     attention_fwd) echo GLM_CUDA_ATTENTION=wgmma GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
     attention_bwd) echo GLM_CUDA_ATTENTION=lean GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
     grouped_gemm) echo GLM_CUDA_GROUPED=wgmma GLM_CUDA_GROUPED=mma GLM_CUDA_GROUPED=plain ;;
+    indexer_loss) echo GLM_CUDA_TRY=main-wgmma ;;
     esac
 }
 
