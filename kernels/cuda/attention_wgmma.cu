@@ -165,61 +165,41 @@ static __device__ inline void fetch_tile(
         ptx_box_2d(to + (uint32_t)(i * PANEL), map, full, (int)head * HEAD + i * 64, row);
 }
 
-/* Asks for rows i of Q and dO to a stage: BOXES by one thread's boxes, which report to full[stage],
- * else by copies of all threads. Boxes have the next sequence's rows behind the last: their P is 0. */
-template <bool BOXES>
-static __device__ inline void ask_rows(const struct fast &a, const struct maps &m,
-    const struct tile &t, int64_t head, int i, uint32_t mem, int stage)
+/* Asks for rows i of Q and dO to a stage: one thread's boxes, which report to full[stage]. Behind the
+ * last row they have the next sequence's: their P is 0. */
+static __device__ inline void ask_rows(const struct maps &m, const struct tile &t, int64_t head,
+    int i, uint32_t mem, int stage)
 {
-    const uint32_t q = mem + Q_AT + (uint32_t)(stage * KEY_TILE);
-    const uint32_t do_ = mem + DO_AT + (uint32_t)(stage * KEY_TILE);
+    const uint32_t full = mem + FULL_AT + (uint32_t)stage * 8;
 
-    if (BOXES) {
-        const uint32_t full = mem + FULL_AT + (uint32_t)stage * 8;
-        if (threadIdx.x != 0)
-            return;
-        ptx_barrier_expect(full, 2 * KEY_TILE);
-        fetch_tile(q, &m.q, full, head, t.first + i * TILE);
-        fetch_tile(do_, &m.do_, full, head, t.first + i * TILE);
+    if (threadIdx.x != 0)
         return;
-    }
-    const int64_t stride = (int64_t)a.N * HEAD;
-    const int64_t first = (t.first * (int64_t)a.N + head) * HEAD;
-    load_panels<TILE>(q, a.q + first, stride, i * TILE, t.n);
-    load_panels<TILE>(do_, a.do_ + first, stride, i * TILE, t.n);
+    ptx_barrier_expect(full, 2 * KEY_TILE);
+    fetch_tile(
+        mem + Q_AT + (uint32_t)(stage * KEY_TILE), &m.q, full, head, t.first + i * TILE);
+    fetch_tile(
+        mem + DO_AT + (uint32_t)(stage * KEY_TILE), &m.do_, full, head, t.first + i * TILE);
 }
 
-template <bool BOXES>
-static __device__ inline void ask_keys(const struct fast &a, const struct maps &m,
-    const struct tile &t, int64_t head, uint32_t mem)
+static __device__ inline void ask_keys(
+    const struct maps &m, const struct tile &t, int64_t head, uint32_t mem)
 {
-    if (BOXES) {
-        if (threadIdx.x != 0)
-            return;
-        for (int i = 0; i < 3; i++)
-            ptx_barrier_init(mem + FULL_AT + i * 8, 1);
-        ptx_barrier_fence();
-        ptx_barrier_expect(mem + KEYS_FULL_AT, 2 * KEY_TILE);
-        fetch_tile(mem, &m.k, mem + KEYS_FULL_AT, head, t.first + t.at);
-        fetch_tile(mem + V_AT, &m.v, mem + KEYS_FULL_AT, head, t.first + t.at);
+    if (threadIdx.x != 0)
         return;
-    }
-    load_panels<KEYS>(mem, a.k + t.first * a.k_stride + head * HEAD, a.k_stride, t.at, t.n);
-    load_panels<KEYS>(
-        mem + V_AT, a.v + t.first * a.v_stride + head * HEAD, a.v_stride, t.at, t.n);
+    for (int i = 0; i < 3; i++)
+        ptx_barrier_init(mem + FULL_AT + i * 8, 1);
+    ptx_barrier_fence();
+    ptx_barrier_expect(mem + KEYS_FULL_AT, 2 * KEY_TILE);
+    fetch_tile(mem, &m.k, mem + KEYS_FULL_AT, head, t.first + t.at);
+    fetch_tile(mem + V_AT, &m.v, mem + KEYS_FULL_AT, head, t.first + t.at);
 }
 
 /* Until what was asked for to the stage is there; n: of the tiles of rows so far. */
-template <bool BOXES>
 static __device__ inline void await_rows(uint32_t mem, int stage, int n)
 {
-    if (BOXES)
-        ptx_barrier_wait(mem + FULL_AT + (uint32_t)stage * 8, n / 2 % 2);
-    else
-        arrived();
+    ptx_barrier_wait(mem + FULL_AT + (uint32_t)stage * 8, n / 2 % 2);
 }
 
-template <bool BOXES>
 static __global__ __launch_bounds__(THREADS, 1) void k_dkv(
     struct fast a, int slots, const __grid_constant__ struct maps m)
 {
@@ -240,18 +220,14 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(
         dk[e] = dv[e] = 0;
     if (i < tiles) { /* a set may leave these keys to nobody */
         struct row_stats r = stats_of(a, t, head, i * TILE + row, j);
-        ask_keys<BOXES>(a, m, t, head, mem);
-        ask_rows<BOXES>(a, m, t, head, i, mem, 0);
-        ptx_copy_commit();
-        if (BOXES) {
-            __syncthreads(); /* the barriers are there */
-            ptx_barrier_wait(mem + KEYS_FULL_AT, 0);
-        }
-        await_rows<BOXES>(mem, 0, 0);
+        ask_keys(m, t, head, mem);
+        ask_rows(m, t, head, i, mem, 0);
+        __syncthreads(); /* the barriers are there */
+        ptx_barrier_wait(mem + KEYS_FULL_AT, 0);
+        await_rows(mem, 0, 0);
         queue_products(s, d, mem, 0, group);
         if (next < tiles)
-            ask_rows<BOXES>(a, m, t, head, next, mem, 1);
-        ptx_copy_commit();
+            ask_rows(m, t, head, next, mem, 1);
         ptx_wgmma_wait<0>();
         ptx_hold(s);
         ptx_hold(d);
@@ -263,15 +239,14 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dkv(
             ptx_hold(dk);
             ptx_hold(dv);
             queue_sums(dk, dv, mem, stage, group);
-            await_rows<BOXES>(mem, stage ^ 1, n);
+            await_rows(mem, stage ^ 1, n);
             queue_products(s, d, mem, stage ^ 1, group);
             ptx_wgmma_wait<1>();
             ptx_hold(dk);
             ptx_hold(dv);
             __syncthreads(); /* nobody reads the rows of i, P or dS any more */
             if (after < tiles)
-                ask_rows<BOXES>(a, m, t, head, after, mem, stage);
-            ptx_copy_commit();
+                ask_rows(m, t, head, after, mem, stage);
             ptx_wgmma_wait<0>();
             ptx_hold(s);
             ptx_hold(d);
@@ -443,7 +418,6 @@ static __global__ __launch_bounds__(THREADS, 1) void k_dq_kept(struct fast a, in
 }
 
 #else /* another card's code: never started there */
-template <bool BOXES>
 static __global__ void k_dkv(struct fast, int, const __grid_constant__ struct maps)
 {
 }
@@ -464,11 +438,8 @@ static int bwd_heads(
     const int key_slots = tile_slots(a->T, a->S, KEYS);
     const int row_slots = tile_slots(a->T, a->S, ROWS);
 
-    if ((cuda_tries(stream, "dkv-boxes")
-                ? LAUNCH(k_dkv<true>, (unsigned)(key_slots * heads), THREADS, DKV_BYTES,
-                      stream, err, *a, key_slots, *m)
-                : LAUNCH(k_dkv<false>, (unsigned)(key_slots * heads), THREADS, DKV_BYTES,
-                      stream, err, *a, key_slots, *m))
+    if (LAUNCH(k_dkv, (unsigned)(key_slots * heads), THREADS, DKV_BYTES, stream, err, *a,
+            key_slots, *m)
         != 0)
         return (int)err->code;
     return a->ds != NULL ? LAUNCH(k_dq_kept, (unsigned)(row_slots * heads), THREADS,

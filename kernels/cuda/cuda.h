@@ -48,8 +48,7 @@ struct glm_stream_ {
     cudaStream_t stream;
     void *blas;       /* cublasLtHandle_t */
     void *blas_space; /* its workspace, CUDA_BLAS_SPACE bytes: the same in every call */
-    struct cuda_lanes *lanes;    /* device.c; NULL until the first are asked for */
-    char *scratch;               /* lent */
+    char *scratch;    /* lent */
     size_t at, lent, peak, size; /* lent: what lies in front of it, for peak */
     struct cuda_extra *extra;    /* pool memory of the operation that runs */
     long grown;
@@ -58,29 +57,20 @@ struct glm_stream_ {
     int major, minor;             /* compute capability */
     enum cuda_attention attention;
     struct attention_cudnn *cudnn; /* with CUDA_ATTENTION_CUDNN */
-    const char *trials; /* GLM_CUDA_TRY: kernels that are not the default yet */
     enum cuda_grouped grouped;
     char name[256];
 };
 
-enum { CUDA_ALIGN = 256, CUDA_BLAS_SPACE = 64 << 20, CUDA_LANES = 4 };
+enum { CUDA_ALIGN = 256, CUDA_BLAS_SPACE = 64 << 20 };
 
 /* Sentence from a status: what was asked, the driver's words. Returns err->code, 0 for success. */
 int cuda_check(cudaError_t status, const char *what, struct glm_error *err);
 
-/* Whether GLM_CUDA_TRY, words with commas between them, has this one. */
-bool cuda_tries(glm_stream s, const char *word);
 /* Forgets the scratch of the operation before. */
 void cuda_begin(glm_stream s);
 /* bytes > 0, aligned to CUDA_ALIGN. NULL with a sentence. On a dry stream an address that must not
  * be followed. */
 void *cuda_scratch(glm_stream s, size_t bytes, struct glm_error *err);
-/* Work that may run side by side, as long as nobody reads what another of it writes: fork, then before
- * each piece of it lane (0, 1, ... in turns of CUDA_LANES), whose queue and workspace for products the
- * operations then use, and join at the end; after a failure in between, too. */
-int cuda_fork(glm_stream s, struct glm_error *err);
-int cuda_lane(glm_stream s, int lane, struct glm_error *err);
-int cuda_join(glm_stream s, struct glm_error *err);
 /* memset in the order of the stream. */
 int cuda_fill(glm_stream s, void *p, int byte, size_t bytes, struct glm_error *err);
 

@@ -89,19 +89,6 @@ static void open_cudnn(glm_stream s)
         ", attention by its own kernels (%.100s)", why.text);
 }
 
-bool cuda_tries(glm_stream s, const char *word)
-{
-    const size_t n = strlen(word);
-
-    for (const char *at = s->trials; at != NULL && *at != 0;) {
-        const size_t length = strcspn(at, ",");
-        if (length == n && memcmp(at, word, n) == 0)
-            return true;
-        at += length + (at[length] == ',');
-    }
-    return false;
-}
-
 static int describe(glm_stream s, struct glm_error *err)
 {
     struct cudaDeviceProp p;
@@ -135,8 +122,6 @@ static enum cuda_grouped grouped_choice(void)
     return CUDA_GROUPED_PAIR;
 }
 
-static void lanes_free(struct cuda_lanes *l);
-
 static void stream_free(glm_stream s)
 {
     if (s == NULL)
@@ -144,7 +129,6 @@ static void stream_free(glm_stream s)
     if (s->stream != NULL)
         cudaStreamSynchronize(s->stream);
     cuda_begin(s);
-    lanes_free(s->lanes);
     cuda_gemm_close(s);
     attention_cudnn_free(s->cudnn);
     if (s->stream != NULL)
@@ -168,7 +152,6 @@ static glm_stream stream_new(int threads, struct glm_error *err)
         return NULL;
     }
     s->grouped = grouped_choice();
-    s->trials = getenv("GLM_CUDA_TRY");
     if (describe(s, err) != 0
         || cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
                "cudaStreamCreate", err)
@@ -345,91 +328,6 @@ static void dry(glm_stream s, bool on)
 static size_t scratch_peak(glm_stream s)
 {
     return s->peak;
-}
-
-/* ---- lanes ------------------------------------------------------------------------------------ */
-
-struct cuda_lanes {
-    cudaStream_t stream[CUDA_LANES]; /* [0]: the stream's own, as space */
-    void *space[CUDA_LANES];
-    cudaEvent_t fork, join[CUDA_LANES];
-    bool used[CUDA_LANES];
-};
-
-static void lanes_free(struct cuda_lanes *l)
-{
-    if (l == NULL)
-        return;
-    for (int i = 1; i < CUDA_LANES; i++) {
-        if (l->stream[i] != NULL)
-            cudaStreamDestroy(l->stream[i]);
-        if (l->join[i] != NULL)
-            cudaEventDestroy(l->join[i]);
-        cudaFree(l->space[i]);
-    }
-    if (l->fork != NULL)
-        cudaEventDestroy(l->fork);
-    free(l);
-}
-
-static int lanes_new(glm_stream s, struct glm_error *err)
-{
-    struct cuda_lanes *const l = calloc(1, sizeof *l);
-
-    if (l == NULL)
-        return glm_fail(err, GLM_ENOMEM, "no memory for lanes");
-    s->lanes = l;
-    l->stream[0] = s->stream;
-    l->space[0] = s->blas_space;
-    cuda_check(
-        cudaEventCreateWithFlags(&l->fork, cudaEventDisableTiming), "an event", err);
-    for (int i = 1; i < CUDA_LANES && err->code == GLM_OK; i++)
-        if (cuda_check(cudaStreamCreateWithFlags(&l->stream[i], cudaStreamNonBlocking),
-                "cudaStreamCreate", err)
-                == 0
-            && cuda_check(cudaEventCreateWithFlags(&l->join[i], cudaEventDisableTiming),
-                   "an event", err)
-                == 0)
-            cuda_check(cudaMalloc(&l->space[i], CUDA_BLAS_SPACE),
-                "cuBLASLt's workspace of a lane", err);
-    return (int)err->code;
-}
-
-int cuda_fork(glm_stream s, struct glm_error *err)
-{
-    if (s->lanes == NULL && lanes_new(s, err) != 0)
-        return (int)err->code;
-    memset(s->lanes->used, 0, sizeof s->lanes->used);
-    return s->dry ? (int)err->code
-                  : cuda_check(cudaEventRecord(s->lanes->fork, s->stream), "a fork", err);
-}
-
-int cuda_lane(glm_stream s, int lane, struct glm_error *err)
-{
-    struct cuda_lanes *const l = s->lanes;
-    const int i = lane % CUDA_LANES;
-
-    s->stream = l->stream[i];
-    s->blas_space = l->space[i];
-    if (s->dry || i == 0 || l->used[i])
-        return (int)err->code;
-    l->used[i] = true;
-    return cuda_check(cudaStreamWaitEvent(s->stream, l->fork, 0), "a fork", err);
-}
-
-int cuda_join(glm_stream s, struct glm_error *err)
-{
-    struct cuda_lanes *const l = s->lanes;
-
-    if (l == NULL)
-        return (int)err->code;
-    s->stream = l->stream[0];
-    s->blas_space = l->space[0];
-    for (int i = 1; i < CUDA_LANES; i++)
-        if (l->used[i]
-            && cuda_check(cudaEventRecord(l->join[i], l->stream[i]), "a join", err) == 0)
-            cuda_check(cudaStreamWaitEvent(s->stream, l->join[i], 0), "a join", err);
-    return (int)err->code;
 }
 
 /* ---- recording: a CUDA graph ------------------------------------------------------------------ */

@@ -54,20 +54,6 @@ enum {
     START_AT = BARRIERS_AT + 2 * STAGES * 8
 };
 
-/* Of each thread; a block has 168 a thread, and whoever asks for more than are left waits forever. */
-enum { REGISTERS_FEED = 56, REGISTERS_WORK = 224 };
-static_assert(REGISTERS_FEED + 2 * REGISTERS_WORK <= 3 * 168, "registers of a block");
-
-/* What of C is added to comes through the ring behind a tile's last step: panels of 128 bytes a row, 3
- * a step. */
-enum { C_PANELS = STAGE_BYTES / (ROWS * PANEL_ROW) };
-
-struct extra {
-    bool ring;    /* C comes through the ring */
-    bool lines;   /* into the second-level cache before, by lines and not by rows */
-    bool stagger; /* blocks begin at different times: not all store at once */
-};
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CUDA_EMULATED)
 #define HOPPER /* elsewhere the kernels are empty and not called */
 
@@ -181,98 +167,34 @@ static __device__ inline void feed_c(
             cols * size);
 }
 
-/* The same by a warp, a line of 128 bytes a lane. */
-static __device__ inline void feed_lines(
-    const struct grouped_gemm *p, const struct group_tile *t, int i, int parts)
-{
-    const int size = p->c_type == GLM_BF16 ? 2 : 4, across = COLS * size / 128;
-    const int all = ROWS * across, first = all * i / parts, end = all * (i + 1) / parts;
-    const int left = ((int)group_cols(p) - t->col) * size;
-
-    for (int n = first + (int)threadIdx.x % WARP; n < end; n += WARP) {
-        const int r = t->row + n / across, at = n % across * 128;
-        if (r < t->row_end && at < left)
-            ptx_prefetch_line(
-                (const char *)p->c + (group_row_at(p, t, r) + t->col) * size + at);
-    }
-}
-
-/* C of a tile, step by step. */
-template <int KIND, class C>
-static __device__ inline void feed_ring(const struct room *m, const struct group_tile *t,
-    const struct tensor_map *c, struct turn *turn)
-{
-    enum { WIDTH = sizeof(C) / 2, PANELS = COLS * sizeof(C) / PANEL_ROW };
-
-    for (int q = 0; q < PANELS; q += C_PANELS) {
-        const int n = PANELS - q < C_PANELS ? PANELS - q : C_PANELS;
-        const uint32_t full = m->full + turn->stage * 8;
-        ptx_barrier_wait(m->empty + turn->stage * 8, turn->parity ^ 1);
-        ptx_barrier_expect(full, n * ROWS * PANEL_ROW);
-        for (int i = 0; i < 2 * n; i++)
-            ptx_box_3d(m->stage + turn->stage * STAGE_BYTES + i * PANEL_BYTES, c, full,
-                t->col * WIDTH + (q + i / 2) * PANEL, t->row + i % 2 * PANEL,
-                KIND == GROUP_TN ? t->g : 0);
-        turn_next(turn);
-    }
-}
-
-/* One step of A and B, by one thread. */
 template <int KIND, bool PAIR>
-static __device__ inline void feed_step(const struct room *m, const struct group_tile *t,
-    const struct tensor_map *a, const struct tensor_map *b, const struct turn *turn, int k)
-{
-    const uint32_t full = m->full + turn->stage * 8;
-    const uint32_t to = m->stage + turn->stage * STAGE_BYTES;
-    const int rank = m->pair.mine;
-
-    ptx_barrier_wait(m->empty + turn->stage * 8, turn->parity ^ 1);
-    ptx_barrier_expect(full, STAGE_BYTES);
-    for (int h = 0; h < 2; h++) {
-        if (!PAIR || !t->beside || h == rank)
-            feed_a<KIND>(m, t, a, to, full, k, h, PAIR && t->beside);
-        if (!PAIR || t->beside || h == rank)
-            feed_b<KIND>(m, t, b, to, full, k, h, PAIR && !t->beside);
-    }
-}
-
-/* By a warp: its first lane feeds the ring. */
-template <int KIND, bool PAIR, class C>
 static __device__ void feed(const struct grouped_gemm *p, const struct tensor_map *a,
-    const struct tensor_map *b, const struct tensor_map *c, const struct room *m,
-    const struct group_cut *cut, struct extra extra)
+    const struct tensor_map *b, const struct room *m, const struct group_cut *cut)
 {
     const int tiles = m->start[p->G], rank = m->pair.mine, step = PAIR ? PAIR_BLOCKS : 1;
-    const bool ahead = p->accumulate && !extra.lines && group_cols(p) % 8 == 0
-        && (uintptr_t)p->c % 16 == 0;
-    const bool first = threadIdx.x % WARP == 0;
+    const bool ahead = p->accumulate && group_cols(p) % 8 == 0 && (uintptr_t)p->c % 16 == 0;
     struct turn turn = {0, 0};
 
-    if (first) {
-        ptx_map_prefetch(a);
-        ptx_map_prefetch(b);
-    }
+    ptx_map_prefetch(a);
+    ptx_map_prefetch(b);
     for (int i = blockIdx.x / step; i < tiles; i += gridDim.x / step) {
         const struct group_tile t = group_tile_at(m->start, p, cut, i, rank);
-        const int length = sum_length<KIND>(p, &t), parts = (length + STEP - 1) / STEP;
+        const int length = sum_length<KIND>(p, &t);
         for (int k = 0; k < length; k += STEP) {
-            if (first)
-                feed_step<KIND, PAIR>(m, &t, a, b, &turn, k);
-            if (first && ahead)
-                feed_c(p, &t, k / STEP, parts);
-            __syncwarp();
-            if (extra.lines)
-                feed_lines(p, &t, k / STEP, parts);
+            const uint32_t full = m->full + turn.stage * 8;
+            const uint32_t to = m->stage + turn.stage * STAGE_BYTES;
+            ptx_barrier_wait(m->empty + turn.stage * 8, turn.parity ^ 1);
+            ptx_barrier_expect(full, STAGE_BYTES);
+            for (int h = 0; h < 2; h++) {
+                if (!PAIR || !t.beside || h == rank)
+                    feed_a<KIND>(m, &t, a, to, full, k, h, PAIR && t.beside);
+                if (!PAIR || t.beside || h == rank)
+                    feed_b<KIND>(m, &t, b, to, full, k, h, PAIR && !t.beside);
+            }
+            if (ahead)
+                feed_c(p, &t, k / STEP, (length + STEP - 1) / STEP);
             turn_next(&turn);
         }
-        if (!extra.ring || length == 0)
-            continue;
-        struct turn after = turn;
-        if (first)
-            feed_ring<KIND, C>(m, &t, c, &after);
-        for (int q = 0; q < COLS * (int)sizeof(C) / PANEL_ROW; q += C_PANELS)
-            turn_next(&turn);
-        __syncwarp();
     }
 }
 
@@ -336,70 +258,44 @@ static __device__ void store_pairs(const struct grouped_gemm *p, const struct gr
     }
 }
 
-/* C's panel q of the step in `stage` is added to d. */
-static __device__ inline void add_panel(float (&d)[128], const char *stage, int group, int q, float)
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
-    const char *const panel =
-        stage + q % C_PANELS * (ROWS * PANEL_ROW) + group * PANEL_BYTES;
-
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int r = warp * 16 + half * 8 + lane / 4, chunk = 2 * j + lane % 4 / 2;
-            const float2 x = *(const float2 *)(panel + r * PANEL_ROW
-                + (chunk ^ (r & 7)) * 16 + lane % 2 * 8);
-            d[16 * q + 4 * j + 2 * half] += x.x;
-            d[16 * q + 4 * j + 2 * half + 1] += x.y;
-        }
-}
-
-static __device__ inline void add_panel(float (&d)[128], const char *stage, int group, int q, bf16)
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
-    const char *const panel =
-        stage + q % C_PANELS * (ROWS * PANEL_ROW) + group * PANEL_BYTES;
-
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int r = warp * 16 + half * 8 + lane / 4;
-            const uint32_t x = *(const uint32_t *)(panel + r * PANEL_ROW + (j ^ (r & 7)) * 16
-                + lane % 4 * 4);
-            d[32 * q + 4 * j + 2 * half] += __uint_as_float(x << 16);
-            d[32 * q + 4 * j + 2 * half + 1] += __uint_as_float(x & 0xFFFF0000u);
-        }
-}
-
-/* F32 whose pairs are aligned; where C is added to, 32 loads are under way together. */
+/* The same of F32 whose pairs are aligned; where C is added to, 32 loads are under way together. */
 static __device__ void store_wide(const struct grouped_gemm *p, const struct group_tile *t,
-    const float (&d)[128], int group, char *, bool add, float)
+    const float (&d)[128], int group)
 {
+    enum { BATCH = 32 };
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
+    const int cols = (int)group_cols(p);
 
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int r = t->row + group * 64 + warp * 16 + half * 8 + lane / 4;
-        const int left = r < t->row_end ? (int)group_cols(p) - t->col - lane % 4 * 2 : 0;
+        if (r >= t->row_end)
+            continue;
         float *const out = (float *)p->c + group_row_at(p, t, r) + t->col + lane % 4 * 2;
-        float2 was[COLS / 8];
+        const int left = cols - t->col - lane % 4 * 2;
 #pragma unroll
-        for (int j = 0; j < COLS / 8; j++)
-            was[j] = add && j * 8 < left ? *(const float2 *)(out + j * 8) : make_float2(0, 0);
+        for (int j0 = 0; j0 < COLS / 8; j0 += BATCH) {
+            float2 was[BATCH];
 #pragma unroll
-        for (int j = 0; j < COLS / 8; j++)
-            if (j * 8 < left)
-                *(float2 *)(out + j * 8) = make_float2(was[j].x + d[4 * j + 2 * half],
-                    was[j].y + d[4 * j + 2 * half + 1]);
+            for (int j = 0; j < BATCH; j++)
+                was[j] = p->accumulate && (j0 + j) * 8 < left
+                    ? *(const float2 *)(out + (j0 + j) * 8)
+                    : make_float2(0, 0);
+#pragma unroll
+            for (int j = 0; j < BATCH; j++) {
+                const float *x = &d[4 * (j0 + j) + 2 * half];
+                if ((j0 + j) * 8 < left)
+                    *(float2 *)(out + (j0 + j) * 8) =
+                        make_float2(was[j].x + x[0], was[j].y + x[1]);
+            }
+        }
     }
 }
 
 /* BF16 in 16-byte pieces: each warp turns 16 x 64 at a time in its slab (rows of 128 bytes, chunk c of
  * row r at c ^ (r & 7)), so that 8 lanes write 128 bytes of a row. */
-static __device__ void store_wide(const struct grouped_gemm *p, const struct group_tile *t,
-    const float (&d)[128], int group, char *slab, bool add, bf16)
+static __device__ void store_slabs(const struct grouped_gemm *p, const struct group_tile *t,
+    const float (&d)[128], int group, char *slab)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x % GROUP / WARP;
     const int row = t->row + group * 64 + warp * 16, cols = (int)group_cols(p);
@@ -411,7 +307,7 @@ static __device__ void store_wide(const struct grouped_gemm *p, const struct gro
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int r = i * 4 + lane / 8;
-            if (add && row + r < t->row_end && col < cols)
+            if (p->accumulate && row + r < t->row_end && col < cols)
                 *(uint4 *)(slab + r * PANEL_ROW + (chunk ^ (r & 7)) * 16) =
                     *(const uint4 *)((const bf16 *)p->c + group_row_at(p, t, row + r) + col);
         }
@@ -424,7 +320,7 @@ static __device__ void store_wide(const struct grouped_gemm *p, const struct gro
                 uint32_t *const at = (uint32_t *)(slab + r * PANEL_ROW + (j ^ (r & 7)) * 16
                     + lane % 4 * 4);
                 float x = d[q * 32 + j * 4 + half * 2], y = d[q * 32 + j * 4 + half * 2 + 1];
-                if (add) {
+                if (p->accumulate) {
                     x += __uint_as_float(*at << 16);
                     y += __uint_as_float(*at & 0xFFFF0000u);
                 }
@@ -442,10 +338,18 @@ static __device__ void store_wide(const struct grouped_gemm *p, const struct gro
     }
 }
 
-template <class C> static __device__ inline bool is_wide(const struct grouped_gemm *p)
+template <class C>
+static __device__ inline void store(const struct grouped_gemm *p, const struct group_tile *t,
+    const float (&d)[128], int group, char *slab)
 {
-    return sizeof(C) == 4 ? group_pairs<C>(p)
-                          : group_cols(p) % 8 == 0 && (uintptr_t)p->c % 16 == 0;
+    const int cols = (int)group_cols(p);
+
+    if (sizeof(C) == 2 && cols % 8 == 0 && (uintptr_t)p->c % 16 == 0)
+        store_slabs(p, t, d, group, slab);
+    else if (sizeof(C) == 4 && group_pairs<C>(p))
+        store_wide(p, t, d, group);
+    else
+        store_pairs<C>(p, t, d, group);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------- */
@@ -459,44 +363,13 @@ template <bool PAIR> static __device__ inline void release(const struct room *m,
         ptx_barrier_arrive_at(m->empty + stage * 8, lane, m->pair);
 }
 
-/* C comes as feed_ring sends it. */
-template <bool PAIR, class C>
-static __device__ inline void add_ring(float (&d)[128], const struct room *m,
-    const char *stages, struct turn *turn, int group, int lane)
-{
-    enum { PANELS = COLS * sizeof(C) / PANEL_ROW };
-
-#pragma unroll
-    for (int q = 0; q < PANELS; q++) {
-        if (q % C_PANELS == 0)
-            ptx_barrier_wait(m->full + turn->stage * 8, turn->parity);
-        add_panel(d, stages + turn->stage * STAGE_BYTES, group, q, C());
-        if (q % C_PANELS == C_PANELS - 1 || q == PANELS - 1) {
-            release<PAIR>(m, turn->stage, lane);
-            turn_next(turn);
-        }
-    }
-}
-
-/* Blocks begin up to 3/4 of a tile's time after each other, so that not all store at once. */
-template <bool PAIR> static __device__ inline void stagger(int length)
-{
-#ifndef CUDA_EMULATED
-    const int late = blockIdx.x / (PAIR ? 2 : 1) % 4;
-    const long long begin = clock64(), wait = (long long)length * (1024 / STEP) * late / 4;
-    while (clock64() - begin < wait)
-        ;
-#endif
-}
-
 /* thread: of the multipliers' 256. */
 template <int KIND, bool PAIR, class C>
 static __device__ void work(const struct grouped_gemm *p, const struct room *m, char *stages,
-    const struct group_cut *cut, struct extra extra, int thread)
+    const struct group_cut *cut, int thread)
 {
     const int group = thread / GROUP, lane = thread % WARP, step = PAIR ? PAIR_BLOCKS : 1;
     const int tiles = m->start[p->G], rank = m->pair.mine;
-    const bool wide = is_wide<C>(p);
     char *const slab = m->slab + thread / WARP * SLAB_BYTES;
     struct turn turn = {0, 0};
 
@@ -509,7 +382,7 @@ static __device__ void work(const struct grouped_gemm *p, const struct room *m, 
         if (length == 0) {
             const float zeros[128] = {};
             if (!p->accumulate)
-                store_pairs<C>(p, &t, zeros, group);
+                store<C>(p, &t, zeros, group, slab);
             continue;
         }
         for (int k = 0; k < length; k += STEP) {
@@ -526,18 +399,13 @@ static __device__ void work(const struct grouped_gemm *p, const struct room *m, 
         ptx_wgmma_wait<0>();
         ptx_hold(d);
         release<PAIR>(m, last, lane);
-        if (extra.ring)
-            add_ring<PAIR, C>(d, m, stages, &turn, group, lane);
-        if (wide)
-            store_wide(p, &t, d, group, slab, p->accumulate && !extra.ring, C());
-        else
-            store_pairs<C>(p, &t, d, group);
+        store<C>(p, &t, d, group, slab);
     }
 }
 
 template <int KIND, bool PAIR, class C>
 static __device__ inline void body(const struct grouped_gemm *p, const struct tensor_map *a,
-    const struct tensor_map *b, const struct tensor_map *c, struct extra extra, char *memory)
+    const struct tensor_map *b, char *memory)
 {
     const int rank = PAIR ? ptx_rank() : 0, thread = threadIdx.x % THREADS;
     const struct room m = room_of(memory, rank, (int)p->G);
@@ -556,14 +424,12 @@ static __device__ inline void body(const struct grouped_gemm *p, const struct te
         ptx_cluster_sync();
     __syncthreads();
     if (thread < GROUP) {
-        ptx_registers_less<REGISTERS_FEED>();
-        if (extra.stagger)
-            stagger<PAIR>(KIND == GROUP_TN ? (int)(p->rows / p->G) : (int)p->K);
-        if (thread < WARP)
-            feed<KIND, PAIR, C>(p, a, b, c, &m, &cut, extra);
+        ptx_registers_less<40>();
+        if (thread == 0)
+            feed<KIND, PAIR>(p, a, b, &m, &cut);
     } else {
-        ptx_registers_more<REGISTERS_WORK>();
-        work<KIND, PAIR, C>(p, &m, m.slab - SLABS_AT, &cut, extra, thread - GROUP);
+        ptx_registers_more<232>();
+        work<KIND, PAIR, C>(p, &m, m.slab - SLABS_AT, &cut, thread - GROUP);
     }
     if (PAIR) /* no block leaves while the other may write into it */
         ptx_cluster_sync();
@@ -573,23 +439,21 @@ static __device__ inline void body(const struct grouped_gemm *p, const struct te
 
 template <int KIND, class C>
 static __global__ void __launch_bounds__(THREADS, 1) k_wgmma(struct grouped_gemm p,
-    const __grid_constant__ struct tensor_map a, const __grid_constant__ struct tensor_map b,
-    const __grid_constant__ struct tensor_map c, struct extra extra)
+    const __grid_constant__ struct tensor_map a, const __grid_constant__ struct tensor_map b)
 {
 #ifdef HOPPER
     extern __shared__ char memory[];
-    body<KIND, false, C>(&p, &a, &b, &c, extra, memory);
+    body<KIND, false, C>(&p, &a, &b, memory);
 #endif
 }
 
 template <int KIND, class C>
 static __global__ void __cluster_dims__(2) __launch_bounds__(THREADS, 1) k_pair(struct grouped_gemm p,
-    const __grid_constant__ struct tensor_map a, const __grid_constant__ struct tensor_map b,
-    const __grid_constant__ struct tensor_map c, struct extra extra)
+    const __grid_constant__ struct tensor_map a, const __grid_constant__ struct tensor_map b)
 {
 #ifdef HOPPER
     extern __shared__ char memory[];
-    body<KIND, true, C>(&p, &a, &b, &c, extra, memory);
+    body<KIND, true, C>(&p, &a, &b, memory);
 #endif
 }
 
@@ -611,42 +475,24 @@ static int maps(const struct grouped_gemm *p, struct tensor_map *a, struct tenso
     return cuda_tensor_map(b, p->b, tn ? 2 : 3, b_size, b_row, b_box, s, err);
 }
 
-/* C as 16-bit words. */
-static int map_c(const struct grouped_gemm *p, struct tensor_map *c, glm_stream s, struct glm_error *err)
-{
-    const bool tn = p->kind == GROUP_TN;
-    const int64_t words = group_cols(p) * (p->c_type == GLM_BF16 ? 1 : 2);
-    const int64_t rows = tn ? p->N : p->rows;
-    const int64_t size[] = {words, rows, tn ? p->G : 1}, row[] = {words * 2, words * 2 * rows};
-    const int box[] = {PANEL, PANEL, 1};
-
-    return cuda_tensor_map(c, p->c, 3, size, row, box, s, err);
-}
-
 template <int KIND>
 static int launch(const struct grouped_gemm *p, glm_stream s, struct glm_error *err)
 {
     const int64_t room = ALIGN + START_AT + (p->G + 1) * (int64_t)sizeof(int);
-    const bool even = group_cols(p) % 8 == 0 && (uintptr_t)p->c % 16 == 0;
-    const struct extra extra = {p->accumulate && even && cuda_tries(s, "c-ring"),
-        p->accumulate && even && cuda_tries(s, "c-lines"), cuda_tries(s, "stagger")};
-    struct tensor_map a, b, c = {};
+    struct tensor_map a, b;
 
-    if (maps(p, &a, &b, s, err) != 0 || (extra.ring && map_c(p, &c, s, err) != 0))
+    if (maps(p, &a, &b, s, err) != 0)
         return err->code;
     if (s->grouped != CUDA_GROUPED_PAIR)
         return BY_TYPE(p->c_type, C,
-            LAUNCH((k_wgmma<KIND, C>), s->processors, THREADS, room, s, err, *p, a, b, c,
-                extra));
+            LAUNCH((k_wgmma<KIND, C>), s->processors, THREADS, room, s, err, *p, a, b));
 #ifdef CUDA_EMULATED
     const int64_t rooms = ALIGN + 2 * PAIR_ROOM(p->G);
     return BY_TYPE(p->c_type, C,
-        LAUNCH((k_pair<KIND, C>), s->processors, 2 * THREADS, rooms, s, err, *p, a, b, c,
-                extra));
+        LAUNCH((k_pair<KIND, C>), s->processors, 2 * THREADS, rooms, s, err, *p, a, b));
 #else
     return BY_TYPE(p->c_type, C,
-        LAUNCH((k_pair<KIND, C>), s->processors / 2 * 2, THREADS, room, s, err, *p, a, b, c,
-                extra));
+        LAUNCH((k_pair<KIND, C>), s->processors / 2 * 2, THREADS, room, s, err, *p, a, b));
 #endif
 }
 

@@ -162,7 +162,7 @@ static __global__ void k_main(struct loss_chunk, const __grid_constant__ struct 
 
 bool loss_main_wgmma_fits(const struct loss_chunk *c, glm_stream s)
 {
-    return s->major == 9 && cuda_tries(s, "main-wgmma") && loss_main_fits(c);
+    return s->major == 9 && loss_main_fits(c);
 }
 
 static int map_of(struct tensor_map *map, const void *base, int64_t width, int64_t rows,

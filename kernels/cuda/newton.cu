@@ -147,13 +147,10 @@ static int64_t rounds(int64_t B, int64_t n, int bands, int processors)
     return sum;
 }
 
-/* On lanes of their own the bands fill each other's rounds: as many as there can be. */
-static int bands_of(int64_t B, int64_t n, int processors, bool lanes)
+static int bands_of(int64_t B, int64_t n, int processors)
 {
     int best = 1;
 
-    if (lanes)
-        return n / TILE_COLS > BANDS ? BANDS : n > TILE_COLS ? (int)(n / TILE_COLS) : 1;
     for (int i = 2; i <= BANDS && i * TILE_ROWS <= n; i++)
         if (rounds(B, n, i, processors) < rounds(B, n, best, processors))
             best = i;
@@ -166,31 +163,22 @@ static int symmetric(const struct newton *s, struct gemm g, struct cuda_gemm_mor
     glm_stream stream, struct glm_error *err)
 {
     const int64_t n = s->n;
-    const bool tries = cuda_tries(stream, "lanes");
-    const int bands = bands_of(s->B, n, stream->processors, tries);
-    const bool lanes = tries && bands > 1;
+    const int bands = bands_of(s->B, n, stream->processors);
     const struct gemm whole = g;
     const void *const add = more.add;
 
-    if (lanes && cuda_fork(stream, err) != 0)
-        return (int)err->code;
-    for (int k = 0; k < bands; k++) {
-        const int i = bands - 1 - k; /* the longest first */
+    for (int i = 0; i < bands; i++) {
         const int64_t row = band_begin(n, bands, i), end = band_begin(n, bands, i + 1);
-        if (lanes && cuda_lane(stream, k, err) != 0)
-            break;
         g.c = (void *)behind(whole.c, row * n, s->type);
         g.a = behind(whole.a, whole.trans_a ? row : row * whole.lda, s->type);
         more.add = behind(add, row * n, s->type);
         g.M = end - row;
         g.N = end;
         if (cuda_gemm_strided(&g, &more, stream, err) != 0)
-            break;
+            return (int)err->code;
     }
-    if (lanes)
-        cuda_join(stream, err);
-    if (err->code != GLM_OK || bands == 1)
-        return (int)err->code;
+    if (bands == 1)
+        return 0;
     const unsigned tiles = blocks_of(n, TURN);
     return BY_TYPE(s->type, E,
         LAUNCH(k_mirror<E>, dim3(tiles, tiles, (unsigned)s->B), THREADS, 0, stream, err,

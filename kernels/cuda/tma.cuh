@@ -142,12 +142,6 @@ static __device__ inline void ptx_prefetch(const void *from, int bytes)
         : "memory");
 }
 
-/* 9.7.9.15 (prefetch): a line of 128 bytes. */
-static __device__ inline void ptx_prefetch_line(const void *from)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
 /* 9.7.13.1 (barrier): the first `threads` threads of those that name the same number, 1 to 15. */
 static __device__ inline void ptx_meet(int number, int threads)
 {

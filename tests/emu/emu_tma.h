@@ -140,12 +140,6 @@ static inline void ptx_box_3d_both(uint32_t to, const struct tensor_map *map,
 
 static inline void ptx_map_prefetch(const struct tensor_map *) {}
 
-static inline void ptx_prefetch_line(const void *from)
-{
-    volatile char first = *(const char *)from; /* for the address sanitizer */
-    (void)first;
-}
-
 static inline void ptx_prefetch(const void *from, int bytes)
 {
     if ((uintptr_t)from % 16 != 0 || bytes < 16 || bytes % 16 != 0)

@@ -146,7 +146,6 @@ other() {
     attention_fwd) echo GLM_CUDA_ATTENTION=wgmma GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
     attention_bwd) echo GLM_CUDA_ATTENTION=lean GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
     grouped_gemm) echo GLM_CUDA_GROUPED=wgmma GLM_CUDA_GROUPED=mma GLM_CUDA_GROUPED=plain ;;
-    indexer_loss) echo GLM_CUDA_TRY=main-wgmma ;;
     esac
 }
 
