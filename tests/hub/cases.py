@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,7 +126,9 @@ def ended(words, env, front=(), seconds=120):
 
 
 def start(words, env, **how):
-    """The same in the background."""
+    """The same in the background. A shell's background command ignores SIGINT, and so would what it
+    starts; this one does not."""
+    how.setdefault("preexec_fn", lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     return subprocess.Popen([str(BIN / words[0]), *map(str, words[1:])], text=True,
                             env={k: str(v) for k, v in env.items()}, stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
