@@ -344,8 +344,8 @@ fuzz: ## each fuzzer for FUZZ_SECONDS (60), FUZZ_JOBS (1) at a time; then the co
 
 # ---- checks of the source ---------------------------------------------------------------------
 C_FILES := $(filter-out build/%,$(wildcard */*.[ch] */*/*.[ch]))
-# tests/emu has headers of C++, under the names that CUDA gives them.
-HEADERS := $(filter-out tests/emu/%,$(filter %.h,$(C_FILES)))
+# tests/emu has headers of C++, under the names that CUDA gives them; those of kernels/cuda need CUDA's.
+HEADERS := $(filter-out tests/emu/% $(if $(NVCC),,kernels/cuda/%),$(filter %.h,$(C_FILES)))
 
 lint: ## layout of the source, static checks, manual pages, shell scripts, patches of tests/mutants
 	@tools/lint.sh
@@ -358,6 +358,7 @@ layers: ## folders include only what lies below them, and through its door
 
 headers: $(HEADERS:%=$(BUILD)/headers/%.ok) ## every header compiles alone
 
+$(BUILD)/headers/kernels/cuda/%.ok: CFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/headers/%.ok: %
 	@mkdir -p $(@D)
 	@printf '#include "%s"\nextern int not_empty;\n' $< | $(CC) $(CFLAGS) -fsyntax-only -x c -
