@@ -5,7 +5,6 @@
 #include "train/curves.h"
 #include "train/dataset.h"
 #include "train/flops.h"
-#include "train/gradnorm.h"
 #include "train/metrics.h"
 #include "train/model.h"
 #include "train/modelparams.h"

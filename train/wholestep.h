@@ -3,8 +3,8 @@
  * lies with the backend before it, losses and norm are read behind it, and the operations themselves
  * change nothing when one of these is not a number (optimizer.h).
  *
- * On a backend that can record (kernels.h) the third step in a row of the same shapes is a replay: the
- * second one is recorded and replayed, all that follow replay it. Shapes are the numbers of tokens and
+ * On a backend that can record (kernels.h) the second step in a row of the same shapes is recorded and
+ * replayed, and all that follow replay it. Shapes are the numbers of tokens and
  * sequences of each micro-batch and the losses' scales. A step of other shapes is launched, operation
  * by operation; two of them in a row take the recording's place. So packed documents, whose number
  * differs from step to step, are launched. The bits are the same either way. */

@@ -2,7 +2,6 @@
  * clipped. Few numbers; one thread. */
 #include <math.h>
 
-#include "kernels/base/normtree.h"
 #include "kernels/ops.h"
 
 enum { TOTAL_LANES = 256 };
@@ -67,6 +66,18 @@ int cpu_router_bias(const struct router_bias *p, glm_stream stream, struct glm_e
     return 0;
 }
 
+/* The first 2^k < n of the leaves as a tree, plus the rest as one. */
+static double tree(const double *leaf, int64_t n)
+{
+    int64_t first = 1;
+
+    if (n <= 1)
+        return n < 1 ? 0 : leaf[0];
+    while (2 * first < n)
+        first *= 2;
+    return tree(leaf, first) + tree(leaf + first, n - first);
+}
+
 int cpu_clip(const struct clip *p, glm_stream stream, struct glm_error *err)
 {
     const double scale = p->n > 0 ? p->rates[0].grad_scale : 0;
@@ -80,7 +91,7 @@ int cpu_clip(const struct clip *p, glm_stream stream, struct glm_error *err)
     for (int64_t i = 0; i < p->n; i++)
         if (p->group[i] >= 0)
             sum[p->group[i]] +=
-                normtree(p->leaf + p->first[i], p->first[i + 1] - p->first[i]);
+                tree(p->leaf + p->first[i], p->first[i + 1] - p->first[i]);
     for (int64_t i = 0; i < p->watch; i++)
         stop = stop || !isfinite(p->watched[i]);
     for (int g = 0; g < 2; g++) {

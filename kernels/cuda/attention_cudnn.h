@@ -5,9 +5,9 @@
  * dry stream): that takes seconds. A run takes scratch memory and queues kernels, nothing else.
  *
  * On an H200, cuDNN 9.14, 64 heads: 0.83 ms for 4,096 rows and 3.04 for 8,192, attention_tma.cu 0.86
- * and 3.17. Backward is not here: its deterministic engine (dS in workspace)
- * took 4.76 and 18.7 ms where ours takes 4.13 and 15.8, and it left NaN in dk where the length was no
- * multiple of 128. */
+ * and 3.17. Backward is not here: its deterministic engine (dS in workspace) took 4.76 and 18.7 ms
+ * where ours took 4.13 and 15.8 on that day, and it left NaN in dk where the length was no multiple
+ * of 128. */
 #ifndef KERNELS_CUDA_ATTENTION_CUDNN_H
 #define KERNELS_CUDA_ATTENTION_CUDNN_H
 

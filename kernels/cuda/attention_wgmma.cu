@@ -2,8 +2,8 @@
  * for dq, where a block has 128 rows; two warpgroups a block.
  *
  * dk, dv: the warpgroups share the keys for P and dS (32 each, written to shared memory in BF16), and
- * the columns for dv += P^T dO, dk += dS^T Q (128 each), which run on while the next rows arrive. dq: a warpgroup has 64 rows; dS stays in
- * registers as the left operand of dS K.
+ * the columns for dv += P^T dO, dk += dS^T Q (128 each), which run on while the copy engine fetches the
+ * next rows. dq: a warpgroup has 64 rows; dS stays in registers as the left operand of dS K.
  *
  * Where dS fits in scratch memory k_dkv leaves it there and dq is one product of it (k_dq_kept), five
  * products in all; else k_dq computes it again.

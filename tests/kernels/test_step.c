@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "kernels/ops.h"
+#include "tests/support/gradnorm.h"
 #include "tests/support/rng.h"
-#include "train/gradnorm.h"
 
 static double number(uint64_t *state)
 {

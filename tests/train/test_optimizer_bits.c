@@ -6,11 +6,11 @@
 #include "kernels/base/bf16.h"
 #include "kernels/cpu/pool.h"
 #include "tests/support/brief.h"
+#include "tests/support/gradnorm.h"
 #include "tests/support/optmodel.h"
 #include "tests/support/rng.h"
 #include "tests/support/tensorsckpt.h"
 #include "tests/support/tmpdir.h"
-#include "train/gradnorm.h"
 
 static const struct kernels *cpu(void)
 {

@@ -1,12 +1,16 @@
-#include "train/gradnorm.h"
+#include "tests/support/gradnorm.h"
 
 #include <math.h>
 
-#include "kernels/base/normtree.h"
-
 double gradnorm_tree(const double *leaves, int64_t n)
 {
-    return normtree(leaves, n);
+    int64_t first = 1;
+
+    if (n <= 1)
+        return n < 1 ? 0 : leaves[0];
+    while (2 * first < n)
+        first *= 2;
+    return gradnorm_tree(leaves, first) + gradnorm_tree(leaves + first, n - first);
 }
 
 double gradnorm_fold(const double *leaves, const int64_t *first,

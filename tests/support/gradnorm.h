@@ -1,11 +1,12 @@
-/* The global gradient norm, the same bits whoever holds what (DESIGN.md 7, R2; spec/training.md 5.3).
+/* A second method for the norm and clipping of kernels/ops.h (clip): the global gradient norm, the same
+ * bits whoever holds what (DESIGN.md 7, R2; spec/training.md 5.3).
  *
  * Leaves are the sums of squares of canonical tiles, in F64. A tensor's leaves add up as a binary
  * tree over its tiles in tile order; tensors add up in table order. Each owner computes the leaves
  * of its tiles into an array that has room for all; arrays of several owners are joined by taking
  * each leaf from its owner (or by adding, all others being 0), then anyone can fold. */
-#ifndef TRAIN_GRADNORM_H
-#define TRAIN_GRADNORM_H
+#ifndef TESTS_SUPPORT_GRADNORM_H
+#define TESTS_SUPPORT_GRADNORM_H
 
 #include <stdbool.h>
 #include <stdint.h>
