@@ -39,7 +39,7 @@ int main(int argc, char **argv)
         o.ckpt = argv[0];
         o.out = argv[1];
         o.compress = compress_or_same(compress);
-        o.threads = cli_threads(&common);
+        o.threads = cli_movers(&common);
         struct watch watch;
         watch_begin(&watch, self.name, &common);
         convert_recode(&o, &report, &watch.events, &err);

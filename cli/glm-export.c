@@ -33,7 +33,7 @@ int main(int argc, char **argv)
     if (opt_parse(&self, &argc, &argv, &err) == 0) {
         o.ckpt = argv[0];
         o.out = argv[1];
-        o.threads = cli_threads(&common);
+        o.threads = cli_movers(&common);
         struct watch watch;
         watch_begin(&watch, self.name, &common);
         convert_export(&o, &report, &watch.events, &err);

@@ -52,7 +52,7 @@ int main(int argc, char **argv)
         o.src = argv[0];
         o.out = argv[1];
         o.encoding = strcmp(compress, "zstd") == 0 ? ENC_ZSTD : ENC_PLAIN;
-        o.threads = cli_threads(&common);
+        o.threads = cli_movers(&common);
         struct watch watch;
         watch_begin(&watch, self.name, &common);
         convert_import(&o, &report, &watch.events, &err);

@@ -133,7 +133,7 @@ int main(int argc, char **argv)
         .path = argv[0],
         .json = common.json ? &json : NULL,
         .ascii = common.quiet || strcmp(nl_langinfo(CODESET), "UTF-8") != 0,
-        .threads = cli_threads(&common),
+        .threads = cli_movers(&common),
         .events = &watch.events,
     };
     if (inspect_open(&in, argv[0], tensor != NULL, s.threads, &err) == GLM_OK) {

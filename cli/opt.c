@@ -311,12 +311,23 @@ void opt_help(const struct command *self, FILE *out)
     help_row(out, "version", NULL, "print the version and exit");
 }
 
-int cli_threads(const struct common_options *c)
+static int per_processor(const struct common_options *c, int each)
 {
     if (c->threads > 0)
         return c->threads;
     cpu_set_t set;
     CPU_ZERO(&set);
-    const int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n < 1 ? 1 : n > 64 ? 64 : n;
+    const int n =
+        each * (sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1);
+    return n < each ? each : n > 64 ? 64 : n;
+}
+
+int cli_threads(const struct common_options *c)
+{
+    return per_processor(c, 1);
+}
+
+int cli_movers(const struct common_options *c)
+{
+    return per_processor(c, 3);
 }

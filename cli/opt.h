@@ -107,7 +107,7 @@ const char *opt_nearest(const char *word, const char *const *words);
 
 /* Options that every command has. */
 struct common_options {
-    int threads; /* 0: not given; cli_threads() */
+    int threads; /* 0: not given; cli_threads(), cli_movers() */
     bool json, quiet;
 };
 
@@ -120,5 +120,8 @@ struct common_options {
 
 /* The number given, else one per CPU that this process may use, at most 64. */
 int cli_threads(const struct common_options *c);
+/* For work that moves bytes: the number given, else three per CPU, at most 64, as most of them wait
+ * for the disk at any time. */
+int cli_movers(const struct common_options *c);
 
 #endif

@@ -302,7 +302,7 @@ int verify_diff(int argc, char **argv)
     o.tolerance = atol >= 0 || rtol >= 0 || o.ulp >= 0;
     o.atol = atol >= 0 ? atol : 0;
     o.rtol = rtol >= 0 ? rtol : 0;
-    o.threads = cli_threads(&common);
+    o.threads = cli_movers(&common);
     o.events = &watch.events;
     diff_run(&report, argv[0], argv[1], &o, &err);
     watch_end(&watch, err.code == GLM_OK);

@@ -120,7 +120,7 @@ int verify_integrity(int argc, char **argv)
     struct integrity_report report;
     struct watch watch;
     watch_begin(&watch, "glm-verify", &common);
-    o.threads = cli_threads(&common);
+    o.threads = cli_movers(&common);
     o.events = &watch.events;
     integrity_run(&report, argv[0], &o, &err);
     watch_end(&watch, err.code == GLM_OK);

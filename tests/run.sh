@@ -6,7 +6,7 @@
 # and status 0 if none failed. Everything is built first; then the tests run in this order, JOBS of
 # them and one that may wait at the same time, so a section begins while the last tests of the one
 # before it still run:
-#   source      tools/layers.sh, make headers, mandoc -Tlint
+#   source      tools/layers.sh, make headers, mandoc -Tlint, tests/mutants
 #   unit        each tests/FOLDER/test_SUBJECT (Criterion), a process per test
 #   scripts     tests/scripts/test_*.sh and test_*.py
 #   lines       fixtures/cli/CASE: command lines with their output (tests/cli/run_cases.sh)
@@ -212,6 +212,7 @@ fi
 section source
 start check "tools/layers.sh" 600 tools/layers.sh
 start check "make headers" 1800 "$MAKE" --no-print-directory headers
+start check "patches of tests/mutants apply" 600 tools/lint_patches.sh
 if command -v mandoc > /dev/null; then
     for page in man/*.[1-9]; do
         [ -e "$page" ] && start check "mandoc -Tlint $page" 600 tools/lint_man.sh "$page"
