@@ -23,9 +23,9 @@ new_tree() {
     rm -rf "$top/tree"
     mkdir -p "$top/tree"/{tests/{part,scripts,cli},tools,build/release/tests/part,man}
     cp "$runner" "$top/tree/tests/run.sh"
-    printf '#!/bin/sh\nexit 0\n' | tee "$top/tree/tools/layers.sh" "$top/tree/tests/cli/run_cases.sh" \
-        "$top/tree/tests/cli/run_examples.sh" > "$top/tree/make"
-    chmod +x "$top/tree"/{make,tools/layers.sh,tests/cli/run_{cases,examples}.sh}
+    printf '#!/bin/sh\nexit 0\n' | tee "$top/tree/tools/"{layers,lint_patches}.sh \
+        "$top/tree/tests/cli/"run_{cases,examples}.sh > "$top/tree/make"
+    chmod +x "$top/tree"/{make,tools/{layers,lint_patches}.sh,tests/cli/run_{cases,examples}.sh}
 }
 program() { # name, shell commands
     : > "$top/tree/tests/part/test_$1.c"
@@ -50,7 +50,7 @@ script plain 'true'
 script lines 'echo ok one; echo ok two; echo SKIP three: no such device'
 script without 'echo there is no such device; exit 77'
 run 2
-verdict "counts what passed and what was skipped" ends "15 passed, 0 failed, 2 skipped" 0
+verdict "counts what passed and what was skipped" ends "16 passed, 0 failed, 2 skipped" 0
 verdict "says why a test was skipped" shows "SKIP tests/scripts/test_without.sh: there is no such device"
 
 program bad "echo a reason; $(says 5 2 2 1); exit 1"
@@ -59,7 +59,7 @@ program lies "$(says 3 3 0 0); exit 1"
 script lines 'echo ok one; echo "FAIL two: not equal"; exit 1'
 script plain 'echo it was wrong; exit 3'
 run 3
-verdict "counts each that failed" ends "18 passed, 7 failed, 1 skipped" 1
+verdict "counts each that failed" ends "19 passed, 7 failed, 1 skipped" 1
 for part in 'FAIL release/tests/part/test_bad (3)' '    a reason' \
     'FAIL release/tests/part/test_silent' '    it broke' 'FAIL release/tests/part/test_lies (1)' \
     'FAIL tests/scripts/test_lines.sh (1)' '    FAIL two: not equal' '    it was wrong'; do
@@ -83,17 +83,17 @@ meet="n=\$(mktemp -p $top/tree met-XXXX); for i in \$(seq 1000); do set -- $top/
 script a "$meet"
 script b "$meet"
 run 2
-verdict "runs JOBS at the same time" ends "7 passed, 0 failed, 0 skipped" 0
+verdict "runs JOBS at the same time" ends "8 passed, 0 failed, 0 skipped" 0
 # Two at the same time would find each other's file.
 new_tree
 for i in 1 2 3 4; do
     script $i "mkdir $top/tree/alone && sleep 0.05 && rmdir $top/tree/alone"
 done
 run 1
-verdict "runs no more than JOBS" ends "9 passed, 0 failed, 0 skipped" 0
+verdict "runs no more than JOBS" ends "10 passed, 0 failed, 0 skipped" 0
 
 new_tree
 printf '#!/bin/sh\necho no rule; exit 2\n' > "$top/tree/make"
 run 1
-verdict "a tree that does not build has failed" ends "3 passed, 2 failed, 0 skipped" 1
+verdict "a tree that does not build has failed" ends "4 passed, 2 failed, 0 skipped" 1
 exit $bad
