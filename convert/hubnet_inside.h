@@ -1,4 +1,5 @@
-/* What hubnet.c (the thread that moves bytes) and hubnet_answer.c (what an answer means) share. */
+/* What hubnet.c (the thread that moves bytes), hubnet_hop.c (a request) and hubnet_answer.c (what an
+ * answer means) share. */
 #ifndef CONVERT_HUBNET_INSIDE_H
 #define CONVERT_HUBNET_INSIDE_H
 
@@ -55,6 +56,10 @@ struct hubnet {
 };
 
 uint64_t hubnet_now(void);
+/* Whether bytes may be taken now, by the limit of the rate. */
+bool hubnet_rate_allows(struct hubnet *net);
+/* Makes t->easy ready for t->url. */
+bool hubnet_set_up(struct transfer *t);
 /* Reads t->head for this hop: sets t->verdict, and t->body_at, t->url or t->cause. */
 void hubnet_judge(struct transfer *t);
 /* Seconds that a failed answer asks to wait, -1 if it says nothing. */
