@@ -106,9 +106,11 @@ static void grouped(struct timelines *o, int64_t T, int64_t experts, enum group_
 
 static void groups(struct timelines *o, int64_t T)
 {
+    static const int64_t counts[] = {EXPERTS, 32, 256};
     const int64_t H = 6144, W = 2048;
 
-    for (int64_t experts = EXPERTS; experts <= 32; experts *= 2) {
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const int64_t experts = counts[i];
         grouped(o, T, experts, GROUP_NT, W, H, false, "gate");
         grouped(o, T, experts, GROUP_NT, H, W, false, "down");
         grouped(o, T, experts, GROUP_NN, W, H, false, "down dgrad");
