@@ -106,7 +106,7 @@ NVCCFLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-Wall,-Wextra -Werror all
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) -MMD -MP -c $< -o $@
-$(CUDA_C:%.c=$(BUILD)/%.o): CFLAGS += -isystem $(CUDA_HOME)/include
+$(CUDA_C:%.c=$(BUILD)/%.o): CFLAGS += -isystem $(CUDA_HOME)/include -DCUDA_BUILT_FOR='"$(CUDA_ARCH)"'
 
 $(BUILD)/lib/libglm-cuda.so: $(CUDA_SRC:%.cu=$(BUILD)/%.cu.o) $(CUDA_C:%.c=$(BUILD)/%.o) \
     $(patsubst %.c,$(BUILD)/%.o,$(CUDA_BASE))
@@ -415,6 +415,7 @@ help: ## this list
 	    awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
 	@echo
 	@echo 'Variables: CONFIG=release|asan (now $(CONFIG)), JOBS=$(JOBS), PREFIX=$(PREFIX), DESTDIR, CC=$(CC)'
+	@echo 'NVCC=$(NVCC) (NVCC= leaves the GPU out), CUDA_ARCH="$(CUDA_ARCH)"'
 
 config: ## what this machine has
 	@echo 'version      $(VERSION)'
@@ -423,8 +424,10 @@ config: ## what this machine has
 	@echo 'processor    $(shell nproc) CPUs, $(shell uname -m)'
 	@for p in $(PKGS); do printf '%-12s ' $$p; \
 	    pkg-config --modversion $$p 2>/dev/null || echo 'missing (make deps)'; done
-	@for t in h5dump mandoc clang clang-format cppcheck shellcheck valgrind nvcc mpirun; do \
+	@for t in h5dump mandoc clang clang-format cppcheck shellcheck valgrind mpirun; do \
 	    printf '%-12s ' $$t; command -v $$t || echo 'missing'; done
+	@echo 'nvcc         $(if $(NVCC),$(NVCC),missing: built without the GPU backend)'
+	@echo 'GPU backend  $(if $(CUDA_LIB),for $(CUDA_ARCH:%=sm_%),none: it wants nvcc and CONFIG=release)'
 	@printf 'venv         '; $(VENV) --version 2>/dev/null || echo 'missing (make venv)'
 
 .PHONY: emulated gpu-pack gpu-test gpu-bench gpu-sanitize fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/arch.h"
 #include "kernels/cuda/attention_cudnn.h"
 
 struct cuda_extra {
@@ -16,6 +17,9 @@ int cuda_check(cudaError_t status, const char *what, struct glm_error *err)
 {
     if (status == cudaSuccess)
         return (int)err->code;
+    /* The runtime keeps it, too, and a caller that can do without (a copy of the state in page-locked
+     * memory, a recording) would find it again behind its next kernel. */
+    (void)cudaGetLastError();
     return glm_fail(err, status == cudaErrorMemoryAllocation ? GLM_ENOMEM : GLM_EDEVICE,
         "CUDA: %s: %s (%s)", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
@@ -28,6 +32,11 @@ int cuda_type(const char *op, enum glm_dtype dtype, struct glm_error *err)
         "%s: elements of %s: on the GPU they are BF16 or F32", op, glm_dtype_name(dtype));
 }
 
+/* What the Makefile's CUDA_ARCH was. */
+#ifndef CUDA_BUILT_FOR
+#define CUDA_BUILT_FOR "90a"
+#endif
+
 /* ---- opening ---------------------------------------------------------------------------------- */
 
 /* Why there is no device, and what to do. */
@@ -39,16 +48,33 @@ static int no_device(cudaError_t status, struct glm_error *err)
     cudaRuntimeGetVersion(&runtime);
     if (driver == 0)
         return glm_fail(err, GLM_EDEVICE,
-            "device cuda: this machine has no NVIDIA driver; install one, or train with "
-            "device: cpu");
+            "device cuda: this machine has no NVIDIA driver; install one, or choose "
+            "device cpu");
     if (driver / 1000 < runtime / 1000)
         return glm_fail(err, GLM_EDEVICE,
             "device cuda: the driver serves CUDA %d.%d, this program needs %d.0 or "
-            "newer; "
-            "install a newer driver, or train with device: cpu",
+            "newer; install a newer driver, or choose device cpu",
             driver / 1000, driver % 1000 / 10, runtime / 1000);
-    return glm_fail(err, GLM_EDEVICE, "device cuda: no GPU can be used: %s",
+    return glm_fail(err, GLM_EDEVICE,
+        "device cuda: no GPU can be used: %s; nvidia-smi lists what the driver finds, "
+        "CUDA_VISIBLE_DEVICES may hide it",
         status == cudaSuccess ? "none is there" : cudaGetErrorString(status));
+}
+
+bool cuda_built_for(const char *archs, int major, int minor)
+{
+    char *end = NULL;
+
+    for (const char *at = archs; *at != '\0'; at = end) {
+        const long arch = strtol(at, &end, 10);
+        if (end == at)
+            break;
+        const bool exact = *end == 'a';
+        if (arch / 10 == major && (exact ? arch % 10 == minor : arch % 10 <= minor))
+            return true;
+        end += strcspn(end, " ");
+    }
+    return false;
 }
 
 /* The best path that this card has, or a lesser one that the environment asks for. */
@@ -106,8 +132,14 @@ static int describe(glm_stream s, struct glm_error *err)
     snprintf(s->name, sizeof s->name, "%s", p.name);
     if (p.major < 9)
         return glm_fail(err, GLM_EDEVICE,
-            "device cuda: %s has compute capability %d.%d, expected 9.0 or newer", p.name,
-            p.major, p.minor);
+            "device cuda: %s has compute capability %d.%d, expected 9.0 or newer; choose "
+            "device cpu",
+            p.name, p.major, p.minor);
+    if (!cuda_built_for(CUDA_BUILT_FOR, p.major, p.minor))
+        return glm_fail(err, GLM_EDEVICE,
+            "device cuda: %s has compute capability %d.%d, this build has kernels for "
+            "%s; build anew with make CUDA_ARCH=%d%da, or choose device cpu",
+            p.name, p.major, p.minor, CUDA_BUILT_FOR, p.major, p.minor);
     return GLM_OK;
 }
 
@@ -176,23 +208,27 @@ static const char *device_name(glm_stream s)
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
+static int no_room(cudaError_t status, size_t bytes, struct glm_error *err)
+{
+    size_t there = 0, all = 0;
+
+    (void)cudaGetLastError();
+    if (status != cudaErrorMemoryAllocation)
+        return cuda_check(status, "memory of the GPU", err);
+    cudaMemGetInfo(&there, &all);
+    return glm_fail(err, GLM_ENOMEM,
+        "the GPU has no room for %.2f GiB: %.2f of %.2f GiB are free",
+        (double)bytes / (1 << 30), (double)there / (1 << 30), (double)all / (1 << 30));
+}
+
 static void *device_alloc(size_t bytes, struct glm_error *err)
 {
     void *p = NULL;
-    size_t there = 0, all = 0;
     const cudaError_t status = cudaMalloc(&p, bytes > 0 ? bytes : 1);
 
     if (status == cudaSuccess)
         return p;
-    (void)cudaGetLastError();
-    cudaMemGetInfo(&there, &all);
-    if (status == cudaErrorMemoryAllocation)
-        glm_fail(err, GLM_ENOMEM,
-            "the GPU has no room for %.2f GiB: %.2f of %.2f GiB are free",
-            (double)bytes / (1 << 30), (double)there / (1 << 30),
-            (double)all / (1 << 30));
-    else
-        cuda_check(status, "cudaMalloc", err);
+    no_room(status, bytes, err);
     return NULL;
 }
 
@@ -204,12 +240,20 @@ static void device_release(void *p)
 static void *host_alloc(size_t bytes, struct glm_error *err)
 {
     void *p = NULL;
+    const cudaError_t status =
+        cudaHostAlloc(&p, bytes > 0 ? bytes : 1, cudaHostAllocDefault);
 
-    if (cuda_check(cudaHostAlloc(&p, bytes > 0 ? bytes : 1, cudaHostAllocDefault),
-            "page-locked memory", err)
-        != 0)
-        return NULL;
-    return p;
+    if (status == cudaSuccess)
+        return p;
+    (void)cudaGetLastError();
+    if (status == cudaErrorMemoryAllocation)
+        glm_fail(err, GLM_ENOMEM,
+            "the host gives no %.2f GiB of page-locked memory (a container or a job may "
+            "have a limit of its own)",
+            (double)bytes / (1 << 30));
+    else
+        cuda_check(status, "page-locked memory", err);
+    return NULL;
 }
 
 static void host_release(void *p)
@@ -282,8 +326,9 @@ static void *from_pool(glm_stream s, size_t bytes, struct glm_error *err)
         glm_fail(err, GLM_ENOMEM, "no memory for scratch");
         return NULL;
     }
-    if (cuda_check(cudaMallocAsync(&e->memory, bytes, s->stream), "scratch memory", err)
-        != 0) {
+    const cudaError_t status = cudaMallocAsync(&e->memory, bytes, s->stream);
+    if (status != cudaSuccess) {
+        no_room(status, bytes, err);
         free(e);
         return NULL;
     }

@@ -3,7 +3,9 @@
  * Our matrices are row-major, cuBLASLt's column-major: C = A B becomes C^T = B^T A^T. The algorithm
  * is the heuristic's first for the shape, types and alignment, under a fixed workspace and without
  * split-K sums by atomics (none of cuBLASLt's reductions are, but the list is asked for only those
- * that reduce in the workspace or not at all). It is chosen once per shape and kept. */
+ * that reduce in the workspace or not at all). It is chosen once per shape and kept; when many shapes
+ * have come (packed documents have a number of rows of their own in every batch), all are forgotten
+ * and chosen anew, to the same end. */
 #include <cublasLt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +29,8 @@ struct plan {
 
 struct blas {
     cublasLtHandle_t lt;
-    struct plan plan[PLANS];
+    struct plan plan[PLANS]; /* a hash table, never more than three quarters full */
+    int used;
 };
 
 static int check(cublasStatus_t status, const char *what, struct glm_error *err)
@@ -62,14 +65,21 @@ static void plan_clear(struct plan *p)
     *p = (struct plan){0};
 }
 
+/* What is queued or recorded needs its plan no more. */
+static void forget_all(struct blas *b)
+{
+    for (int i = 0; i < PLANS; i++)
+        plan_clear(&b->plan[i]);
+    b->used = 0;
+}
+
 void cuda_gemm_close(glm_stream s)
 {
     struct blas *b = s->blas;
 
     if (b == NULL)
         return;
-    for (int i = 0; i < PLANS; i++)
-        plan_clear(&b->plan[i]);
+    forget_all(b);
     if (b->lt != NULL)
         cublasLtDestroy(b->lt);
     cudaFree(s->blas_space);
@@ -189,22 +199,23 @@ static struct plan *plan_of(struct blas *b, const struct key *key, struct glm_er
 
     for (size_t i = 0; i < sizeof *key; i++)
         hash = (hash ^ bytes[i]) * 1099511628211u;
-    for (int i = 0; i < PLANS; i++) {
-        struct plan *p = &b->plan[(hash + (uint64_t)i) % PLANS];
-        if (p->used && memcmp(&p->key, key, sizeof *key) == 0)
-            return p;
-        if (p->used)
-            continue;
-        p->key = *key;
-        if (make(b, p, err) != 0) {
-            plan_clear(p);
-            return NULL;
-        }
-        p->used = true;
-        return p;
+    uint64_t at = hash % PLANS;
+    for (; b->plan[at].used; at = (at + 1) % PLANS)
+        if (memcmp(&b->plan[at].key, key, sizeof *key) == 0)
+            return &b->plan[at];
+    if (b->used >= PLANS - PLANS / 4) {
+        forget_all(b);
+        at = hash % PLANS;
     }
-    glm_fail(err, GLM_EDEVICE, "more than %d shapes of products", PLANS);
-    return NULL;
+    struct plan *const p = &b->plan[at];
+    p->key = *key;
+    if (make(b, p, err) != 0) {
+        plan_clear(p);
+        return NULL;
+    }
+    p->used = true;
+    b->used++;
+    return p;
 }
 
 int cuda_gemm_strided(const struct gemm *p, const struct cuda_gemm_more *more,

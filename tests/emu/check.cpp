@@ -1,8 +1,10 @@
 /* emu_check: the emulator finds what it says it finds (README.md), and its instructions compute what
- * the PTX ISA says. A line "ok" or "FAIL" a check. */
+ * the PTX ISA says. Then what of the backend's host code no operation's case reaches. A line "ok" or
+ * "FAIL" a check. */
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/cuda/arch.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.cuh"
 
@@ -191,6 +193,90 @@ static void meetings(void)
         good && count == 3 * 96);
 }
 
+/* ---- the backend on it ------------------------------------------------------------------------ */
+
+/* c = a b of one number with one, in rows of M. */
+static int product_of(
+    const struct kernels *k, glm_stream s, float *c, float *ab, int64_t M)
+{
+    struct glm_error err = {};
+    struct gemm p = {};
+
+    p.a = ab, p.b = ab, p.c = c;
+    p.M = M, p.N = p.K = p.lda = p.ldb = p.ldc = 1;
+    p.a_type = p.b_type = p.c_type = GLM_F32;
+    return k->gemm(&p, s, &err);
+}
+
+static void many_shapes(const struct kernels *k, glm_stream s)
+{
+    enum { SHAPES = 3000 };
+    struct glm_error err = {};
+    float *const ab = (float *)k->alloc(SHAPES * sizeof *ab, &err);
+    float *const c = (float *)k->alloc(SHAPES * sizeof *c, &err);
+    bool good = true;
+
+    for (int i = 0; i < SHAPES; i++)
+        ab[i] = (float)(i + 2);
+    for (int64_t M = 1; M <= SHAPES && good; M++) {
+        c[M - 1] = 0;
+        good = product_of(k, s, c, ab, M) == 0 && c[M - 1] == ab[M - 1] * 2;
+        if (M % 7 == 0) /* one that comes again and again */
+            good = good && product_of(k, s, c, ab, 3) == 0;
+    }
+    check("products of ever new shapes go on", good);
+    k->release(ab);
+    k->release(c);
+}
+
+static void memory_refused(const struct kernels *k, glm_stream s)
+{
+#ifndef __SANITIZE_ADDRESS__
+    const size_t much = (size_t)1 << 60;
+    struct glm_error err = {}, none = {};
+    float *const x = (float *)k->alloc(sizeof *x, &none);
+
+    check("page-locked memory that is not there is said with how much it was",
+        k->host_alloc(much, &err) == NULL && err.code == GLM_ENOMEM
+            && strstr(err.text, "1073741824.00 GiB") != NULL);
+    struct convert c = {};
+    c.y = x, c.x = x, c.n = 1, c.from = c.to = GLM_F32;
+    *x = 1;
+    check("and the next kernel does not end by it",
+        k->convert(&c, s, &none) == 0 && k->stream_wait(s, &none) == 0);
+    err = none = {};
+    check("the same for the GPU's memory",
+        k->alloc(much, &err) == NULL && err.code == GLM_ENOMEM
+            && k->convert(&c, s, &none) == 0 && k->stream_wait(s, &none) == 0);
+    k->release(x);
+#endif
+}
+
+static void architectures()
+{
+    check("a build's kernels are for the devices that its architectures name",
+        cuda_built_for("90a 100a", 9, 0) && cuda_built_for("90a 100a", 10, 0)
+            && !cuda_built_for("90a 100a", 10, 3) && !cuda_built_for("90a 100a", 12, 0)
+            && cuda_built_for("100f", 10, 3) && !cuda_built_for("100f", 12, 0)
+            && cuda_built_for("90", 9, 0) && !cuda_built_for("103a", 10, 0)
+            && !cuda_built_for("", 9, 0) && !cuda_built_for("all", 9, 0));
+}
+
+static void backend()
+{
+    const struct kernels *const k = glm_backend();
+    struct glm_error err = {};
+    glm_stream const s = k->stream_new(1, &err);
+
+    check("a stream opens", s != NULL);
+    if (s == NULL)
+        return;
+    many_shapes(k, s);
+    memory_refused(k, s);
+    architectures();
+    k->stream_free(s);
+}
+
 int main()
 {
     halts();
@@ -198,5 +284,6 @@ int main()
     copies();
     products();
     meetings();
+    backend();
     return failed > 0;
 }

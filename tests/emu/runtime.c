@@ -10,7 +10,7 @@
 
 enum { ROOM = 256, GUARD = 0xA5, NAN_BYTE = 0xFF };
 
-static cudaError_t last; /* of a launch, until it is asked for */
+static cudaError_t last; /* of a launch or an allocation, until it is asked for */
 
 cudaError_t emu_failed(cudaError_t e)
 {
@@ -109,7 +109,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
 #endif
 
     if (m == NULL)
-        return cudaErrorMemoryAllocation;
+        return emu_failed(cudaErrorMemoryAllocation);
 #ifndef __SANITIZE_ADDRESS__
     memset(m, GUARD, whole + 2 * ROOM);
     memcpy(m, &bytes, sizeof bytes);
@@ -286,7 +286,7 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
 cudaError_t cudaMallocHost(void **p, size_t bytes)
 {
     *p = malloc(bytes > 0 ? bytes : 1);
-    return *p == NULL ? cudaErrorMemoryAllocation : cudaSuccess;
+    return *p == NULL ? emu_failed(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
