@@ -117,12 +117,16 @@ static int load_cuda(struct glm_error *err)
     void *const so = open_library(why);
 
     if (so == NULL)
-        return glm_fail(
-            err, GLM_EDEVICE, "device cuda: this build cannot use a GPU: %s", why);
+        return glm_fail(err, GLM_EDEVICE,
+            "device cuda: the GPU backend does not load: %s; make builds it where nvcc "
+            "is, and the loader has to find CUDA's libcublasLt; or choose device cpu",
+            why);
     entry.p = dlsym(so, "glm_backend");
     if (entry.p == NULL)
         return glm_fail(err, GLM_EDEVICE,
-            "device cuda: %s is not a backend of this program", library);
+            "device cuda: the %s that was found is not this program's GPU backend; "
+            "remove it or set GLM_CUDA_LIB to the right file",
+            library);
     cuda = entry.f();
     return GLM_OK;
 }

@@ -311,10 +311,11 @@ out:
 
 static int train(struct loop *l, struct glm_error *err)
 {
-    if (trainer_open(&l->t, l->recipe,
-            &(struct trainer_options){.threads = l->o->threads, .train = true}, err)
-            != GLM_OK
-        || begin(l, err) != GLM_OK || open_metrics(l, err) != GLM_OK)
+    const struct trainer_options how = {
+        .threads = l->o->threads, .train = true, .events = l->events};
+
+    if (trainer_open(&l->t, l->recipe, &how, err) != GLM_OK || begin(l, err) != GLM_OK
+        || open_metrics(l, err) != GLM_OK)
         return (int)err->code;
     l->report->first = l->t.state.step;
     l->last = l->recipe->batch.steps;
@@ -339,9 +340,9 @@ static int train(struct loop *l, struct glm_error *err)
 
 static int only_evaluate(struct loop *l, struct glm_error *err)
 {
-    if (trainer_open(
-            &l->t, l->recipe, &(struct trainer_options){.threads = l->o->threads}, err)
-            != GLM_OK
+    const struct trainer_options how = {.threads = l->o->threads, .events = l->events};
+
+    if (trainer_open(&l->t, l->recipe, &how, err) != GLM_OK
         || trainer_weights(&l->t, l->o->eval_only, err) != GLM_OK)
         return (int)err->code;
     return evaluate_run(&l->t, &l->report->eval, l->events, err);

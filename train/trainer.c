@@ -289,19 +289,25 @@ static int make_data(struct trainer *t, bool train, struct glm_error *err)
         &t->batch, r->batch.global, r->batch.micro, r->batch.seq_length, err);
 }
 
-/* auto: the GPU if this build and this machine have one. */
-static int open_device(struct trainer *t, int threads, struct glm_error *err)
+/* auto: the GPU if this build and this machine have one. With a driver and without a GPU that can be
+ * used it says why: whoever meant to train on a card should not find out by the clock. */
+static int open_device(
+    struct trainer *t, const struct trainer_options *o, struct glm_error *err)
 {
     const char *const device = t->recipe->train.device;
     const bool choose = strcmp(device, "auto") == 0;
-    struct glm_error unused = {0};
+    struct glm_error why = {0};
 
-    if (choose && kernels_driver() && (t->k = kernels_open("cuda", &unused)) != NULL
-        && (t->stream = t->k->stream_new(threads, &unused)) != NULL)
-        return GLM_OK;
+    if (choose && kernels_driver()) {
+        if ((t->k = kernels_open("cuda", &why)) != NULL
+            && (t->stream = t->k->stream_new(o->threads, &why)) != NULL)
+            return GLM_OK;
+        glm_within(&why, "device auto takes the CPU");
+        glm_events_note(o->events, why.text);
+    }
     if ((t->k = kernels_open(choose ? "cpu" : device, err)) == NULL)
         return (int)err->code;
-    t->stream = t->k->stream_new(threads > 0 ? threads : 1, err);
+    t->stream = t->k->stream_new(o->threads > 0 ? o->threads : 1, err);
     return (int)err->code;
 }
 
@@ -314,7 +320,7 @@ int trainer_open(struct trainer *t, const struct recipe *r,
 
     *t = (struct trainer){.recipe = r};
     if (make_data(t, o->train, err) != GLM_OK || make_table(t, err) != GLM_OK
-        || open_device(t, o->threads, err) != GLM_OK)
+        || open_device(t, o, err) != GLM_OK)
         goto out;
     params.home = (struct home){.k = t->k, .stream = t->stream};
     params.threads = o->threads;
@@ -331,8 +337,9 @@ int trainer_open(struct trainer *t, const struct recipe *r,
 out:
     if (err->code == GLM_ENOMEM && t->k != NULL && !t->k->host)
         glm_within(err,
-            "too little memory on the GPU (micro_batch_size and seq_length set the "
-            "buffers of a step; weights, gradients and optimizer come on top)");
+            "device cuda: too little memory (smaller micro_batch_size or seq_length: "
+            "smaller buffers of a step; mtp_num_layers: 0 or a smaller model: less for "
+            "weights, gradients and optimizer)");
     if (err->code != GLM_OK)
         trainer_close(t);
     return (int)err->code;

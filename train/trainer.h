@@ -2,6 +2,7 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
+#include "kernels/base/events.h"
 #include "train/feed.h"
 #include "train/flops.h"
 #include "train/model.h"
@@ -40,6 +41,7 @@ struct trainer {
 struct trainer_options {
     int threads;
     bool train; /* optimizer and training data; else only what an evaluation wants */
+    const struct glm_events *events; /* NULL: nobody is told that auto went by a GPU */
 };
 
 /* Weights are undefined until trainer_start. On failure *t is as if closed. */
