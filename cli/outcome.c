@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/jsonout.h"
 #include "cli/progress.h"
@@ -15,6 +16,13 @@ static void error_json(struct jsonout *j, const struct codec_error *e)
     jsonout_real(j, to, "max_abs", e->max_abs);
     jsonout_real(j, to, "max_rel", e->max_rel);
     jsonout_real(j, to, "snr_db", codec_snr_db(e));
+}
+
+/* What an export converted has none: it is no checkpoint's. */
+static bool has_fingerprint(const struct convert_report *r)
+{
+    static const unsigned char none[sizeof r->fingerprint];
+    return !r->dry_run && memcmp(r->fingerprint, none, sizeof none) != 0;
 }
 
 static int print_json(const struct outcome *o, struct glm_error *err)
@@ -39,13 +47,14 @@ static int print_json(const struct outcome *o, struct glm_error *err)
     jsonout_real(&j, NULL, "seconds", r->seconds);
     jsonout_str(&j, NULL, "topology", r->topology[0] != '\0' ? r->topology : NULL);
     jsonout_str(&j, NULL, "layout", r->layout[0] != '\0' ? r->layout : NULL);
-    if (r->dry_run) {
-        jsonout_str(&j, NULL, "fingerprint", NULL);
-        jsonout_str(&j, NULL, "id", NULL);
-    } else {
+    if (has_fingerprint(r))
         jsonout_digest(&j, NULL, "fingerprint", r->fingerprint);
+    else
+        jsonout_str(&j, NULL, "fingerprint", NULL);
+    if (r->dry_run)
+        jsonout_str(&j, NULL, "id", NULL);
+    else
         jsonout_digest(&j, NULL, "id", r->id);
-    }
     if (r->has_error)
         error_json(&j, &r->error);
     else
@@ -81,11 +90,11 @@ static void print_text(const struct outcome *o)
         printf("topology     %s %s\n", r->topology, r->layout);
     if (r->has_error)
         print_error(&r->error);
-    if (!r->dry_run) {
+    if (has_fingerprint(r)) {
         char hex[DIGEST_HEX];
         digest_hex(r->fingerprint, hex);
         printf("fingerprint  %s\n", hex);
-    } else if (r->seconds > 0) {
+    } else if (r->dry_run && r->seconds > 0) {
         printf("estimate     %s\n", progress_time(r->seconds, took, sizeof took));
     }
 }

@@ -62,7 +62,6 @@ static void fill_report(struct convert_report *report, const struct manifest *m,
     report->read_bytes = stats->read_bytes;
     report->written_bytes = report->dry_run ? hf_writer_bytes(w) : stats->written_bytes;
     report->skipped_bytes = stats->skipped_bytes;
-    memcpy(report->fingerprint, ix->manifest->fingerprint, DIGEST_SIZE);
     memcpy(report->id, ix->manifest->id, DIGEST_SIZE);
     for (int64_t i = 0; i < m->tensor_count; i++) {
         const struct ckpt_tensor *t = &m->tensors[i];
@@ -73,6 +72,8 @@ static void fill_report(struct convert_report *report, const struct manifest *m,
         report->has_error = !report->dry_run;
         codec_error_add(&report->error, &items[i].error);
     }
+    if (report->converted == 0)
+        memcpy(report->fingerprint, ix->manifest->fingerprint, DIGEST_SIZE);
 }
 
 int convert_export(const struct export_options *o, struct convert_report *report,

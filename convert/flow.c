@@ -104,6 +104,37 @@ static uint64_t bytes_of(const struct manifest *m, int64_t tensor, const struct 
     return (uint64_t)rect_count(at) * element_of(m, tensor);
 }
 
+/* The scales of the members whose first rows a job has; a recoding writes and reads them beside the
+ * elements. */
+static uint64_t scale_bytes_of(
+    const struct manifest *m, int64_t tensor, const struct rect *at)
+{
+    const int64_t scale = m->tensors[tensor].scale;
+    if (scale < 0 || at->lo[1] != 0 || at->lo[2] != 0)
+        return 0;
+    struct rect all = rect_whole(m->tensors[scale].grid.dims);
+    all.lo[0] = at->lo[0];
+    all.hi[0] = at->hi[0];
+    return bytes_of(m, scale, &all);
+}
+
+static uint64_t job_writes(const struct flow *f, const struct job *j)
+{
+    const struct manifest *m = f->sink->m;
+    return bytes_of(m, j->tensor, &j->at)
+        + (f->items[j->tensor].action == FLOW_RECODE
+                ? scale_bytes_of(m, j->tensor, &j->at)
+                : 0);
+}
+
+static uint64_t job_reads(const struct flow *f, const struct job *j)
+{
+    const struct flow_item *item = &f->items[j->tensor];
+    const struct manifest *m = f->source->m;
+    return bytes_of(m, item->from, &j->at)
+        + (item->action == FLOW_RECODE ? scale_bytes_of(m, item->from, &j->at) : 0);
+}
+
 static int by_order(const void *a, const void *b)
 {
     const struct job *x = a, *y = b;
@@ -167,7 +198,7 @@ static int make_jobs(struct flow *f, struct glm_error *err)
     free(rects);
     qsort(f->jobs, (size_t)f->job_count, sizeof *f->jobs, by_order);
     for (int64_t i = 0; i < f->job_count; i++)
-        f->total += bytes_of(f->sink->m, f->jobs[i].tensor, &f->jobs[i].at);
+        f->total += job_writes(f, &f->jobs[i]);
     return GLM_OK;
 }
 
@@ -411,7 +442,7 @@ static bool tells_more(const struct flow *f, int64_t number, const struct glm_er
 static void job_ended(
     struct flow *f, const struct job *j, bool skipped, const struct glm_error *err)
 {
-    const uint64_t bytes = bytes_of(f->sink->m, j->tensor, &j->at);
+    const uint64_t bytes = job_writes(f, j);
     const bool noted = f->sink->m->tensors[j->tensor].derived && f->sink->note != NULL;
     const int64_t number = j - f->jobs;
     bool wake = false;
@@ -429,8 +460,7 @@ static void job_ended(
         if (skipped) {
             f->stats.skipped_bytes += bytes;
         } else if (!noted) { /* of a derived tensor only digests pass */
-            f->stats.read_bytes +=
-                bytes_of(f->source->m, f->items[j->tensor].from, &j->at);
+            f->stats.read_bytes += job_reads(f, j);
             f->stats.written_bytes += bytes;
         }
         glm_events_progress(f->events, f->verb, f->done, f->total);
@@ -593,7 +623,7 @@ static void uncount_wrong(struct flow *f)
 {
     for (int64_t i = 0; i < f->job_count; i++)
         if (f->asks[i].again)
-            f->done -= bytes_of(f->sink->m, f->jobs[i].tensor, &f->jobs[i].at);
+            f->done -= job_writes(f, &f->jobs[i]);
 }
 
 /* The asks, after all that the source does not believe of an earlier run was forgotten. */

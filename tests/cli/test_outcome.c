@@ -80,6 +80,19 @@ Test(outcome, of_a_dry_run_claims_no_fingerprint)
         "estimate     0.2 s\n");
 }
 
+Test(outcome, of_a_converting_export_claims_no_fingerprint)
+{
+    struct convert_report r = example();
+    memset(r.fingerprint, 0, sizeof r.fingerprint);
+    r.has_error = false;
+    r.topology[0] = '\0';
+    expect(&r, false,
+        "written      b\n"
+        "tensors      121 (296 in Hugging Face's count), 3436752 elements\n"
+        "converted    70 tensors\n"
+        "size         5.00 MB in 12 files\n");
+}
+
 Test(outcome, as_json_has_the_same_keys_in_the_same_order)
 {
     const struct convert_report r = example();
