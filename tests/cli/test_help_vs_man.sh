@@ -13,6 +13,10 @@ help_options() {
     "$@" --help | sed -nE 's/^  (--[a-z-]+( [^ ]+)?).*/\1/p'
 }
 
+synopsis_options() {
+    sed -n '/^\.Sh SYNOPSIS/,/^\.Sh DESCRIPTION/p' "$1" | grep -oE 'Fl -[a-z-]+' | sed 's/^Fl -/--/'
+}
+
 # A manual whose command has modes has one list for each, opened by `.Ss`; compared page-wide.
 for page in "$root"/man/glm-*.1; do
     name=$(basename "$page" .1)
@@ -31,6 +35,12 @@ for page in "$root"/man/glm-*.1; do
     else
         echo "FAIL $name: --help and manual differ"
         printf '    %s\n' "${difference//$'\n'/$'\n'    }"
+        bad=1
+    fi
+    # Every option of a list is in the synopsis, as often as there are modes that have it.
+    lacking=$(comm -23 <(man_options "$page" | sed 's/ .*//' | sort) <(synopsis_options "$page" | sort))
+    if [ -n "$lacking" ]; then
+        echo "FAIL $name: the synopsis lacks ${lacking//$'\n'/ }"
         bad=1
     fi
 done
