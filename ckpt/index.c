@@ -335,7 +335,9 @@ static int open_absent(const char *dir, struct glm_error *err)
     DIR *const d = opendir(dir);
     if (!d)
         return glm_fail(err, GLM_EUSAGE, "%s: %s", dir,
-            errno == ENOENT ? "no such checkpoint" : strerror(errno));
+            errno == ENOENT        ? "no such checkpoint"
+                : errno == ENOTDIR ? "not a checkpoint, which is a folder with index.h5"
+                                   : strerror(errno));
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
         shards |=
             strncmp(e->d_name, "shard-", 6) == 0 || strcmp(e->d_name, "journal") == 0;

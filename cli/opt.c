@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <math.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -251,9 +252,16 @@ static void keep_standard_streams(void)
             (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+/* A write past the limit of a file's size is to fail and be told, not to kill without a word. */
+static void outlive_file_limit(void)
+{
+    signal(SIGXFSZ, SIG_IGN);
+}
+
 int opt_parse(const struct command *self, int *argc, char ***argv, struct glm_error *err)
 {
     keep_standard_streams();
+    outlive_file_limit();
     char **const in = *argv;
     int kept = 0;
     bool options = true;

@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/report.h"
+
 enum {
     WINDOW = 16,       /* samples of the rate shown: old speed should not hide a stall */
     TERMINAL_MS = 200, /* between two drawings of the status line */
@@ -219,7 +221,7 @@ static void on_note(void *ctx, const char *sentence)
     struct progress *p = ctx;
     pthread_mutex_lock(&p->lock);
     wipe(p);
-    fprintf(p->o.out, "%s: %s\n", p->o.name, sentence);
+    cli_sentence(p->o.out, p->o.name, sentence);
     fflush(p->o.out);
     pthread_mutex_unlock(&p->lock);
 }

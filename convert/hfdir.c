@@ -216,6 +216,8 @@ int hfdir_open(struct hf_source **out, const char *dir, const struct hf_options 
     *out = NULL;
     if (!m || !s || !(s->dir = strdup(dir)))
         glm_fail(err, GLM_ENOMEM, "%s: no memory", dir);
+    else if (dir[0] == '\0')
+        glm_fail(err, GLM_EUSAGE, "the name of the input is empty");
     else if (strlen(dir) > 3072)
         glm_fail(err, GLM_EUSAGE, "a folder name of %zu bytes is too long", strlen(dir));
     else if (s->store = o->store, open_source(s, o, m, &keep, err) == 0) {

@@ -340,6 +340,9 @@ static int scan_folder(struct hf_source *s, char **index_name, struct glm_error 
             "%s: not a folder; a model is a folder with config.json "
             "and safetensors files",
             s->dir);
+    if (!d && errno == ENOENT)
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: no such folder; a repository on a hub is named hf://OWNER/NAME", s->dir);
     if (!d)
         return glm_fail_errno(err, "%s: open", s->dir);
     for (;;) {

@@ -308,6 +308,9 @@ static int open_folder(struct hubkeep *k, struct glm_error *err)
             "%s: is a symbolic link; files are never kept through one", k->folder);
     else if (mkdir(k->folder, 0777) != 0 && errno != EEXIST)
         glm_fail_errno(err, "%s: create", k->folder);
+    else if (stat(k->folder, &st) == 0 && !S_ISDIR(st.st_mode))
+        glm_fail(
+            err, GLM_EUSAGE, "%s: is not a folder; files are kept in one", k->folder);
     else if (work_open(&k->work, &o, &resumed, err) != GLM_OK && err->code == GLM_EUSAGE
         && strstr(err->text, "another plan") != NULL) {
         glm_error_clear(err); /* parts of another commit are of no use */

@@ -279,6 +279,11 @@ bool hubkeep_is_there(struct keptfile *f, struct glm_error *err)
 
     if (fd < 0 && errno == ENOENT)
         goto out;
+    if (fd < 0 && errno == ELOOP) {
+        glm_fail(err, GLM_EUSAGE,
+            "%s: is a symbolic link; files are never kept through one", f->path);
+        goto out;
+    }
     if (fd < 0 || fstat(fd, &st) != 0) {
         glm_fail_errno(err, "%s: open", f->path);
         goto out;

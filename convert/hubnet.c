@@ -142,9 +142,9 @@ static void try_again(struct transfer *t)
         const enum glm_code code = t->cause.code;
         glm_error_clear(&t->cause);
         glm_fail(&t->cause, code,
-            "%.900s; given up after %d attempts. What is done is kept, the same command "
+            "%.900s; given up after %d attempt%s. What is done is kept, the same command "
             "goes on",
-            text, t->attempts + 1);
+            text, t->attempts + 1, t->attempts == 0 ? "" : "s");
         finish(t);
         return;
     }
@@ -184,11 +184,16 @@ static bool curl_failed(struct transfer *t, CURLcode rc)
     snprintf(what, sizeof what, "%s",
         t->curl_error[0] != '\0' ? t->curl_error : curl_easy_strerror(rc));
     hubnet_scrub(t->net, what);
-    glm_fail(&t->cause, rc == CURLE_OUT_OF_MEMORY ? GLM_ENOMEM : GLM_EIO,
-        t->judged && t->verdict == VERDICT_BODY
-            ? "%s: cut at byte %" PRIu64 ": %s"
-            : "%s: no answer to the request for byte %" PRIu64 " on: %s",
-        t->get.what, t->at, what);
+    const enum glm_code code = rc == CURLE_OUT_OF_MEMORY ? GLM_ENOMEM : GLM_EIO;
+    if (t->judged && t->verdict == VERDICT_BODY)
+        glm_fail(
+            &t->cause, code, "%s: cut at byte %" PRIu64 ": %s", t->get.what, t->at, what);
+    else if (t->at > 0)
+        glm_fail(&t->cause, code,
+            "%s: no answer to the request for byte %" PRIu64 " on: %s", t->get.what,
+            t->at, what);
+    else
+        glm_fail(&t->cause, code, "%s: no answer: %s", t->get.what, what);
     switch (rc) {
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:

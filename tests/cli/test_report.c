@@ -41,6 +41,18 @@ Test(report, one_sentence_on_stderr_and_the_exit_status_of_the_code)
     cr_expect_stderr_eq_str("glm-x: model.safetensors: byte 8: is wrong\n");
 }
 
+Test(report, what_a_terminal_would_obey_is_shown_as_its_bytes)
+{
+    struct glm_error err = {.code = GLM_EFORMAT,
+        .text = "a\nb\x1b[31m\x7f \xc2\x9b \xe2\x80\xae\xe2\x81\xa6 "
+                "caf\xc3\xa9 \xe2\x80\x93 \xff: is wrong"};
+    cr_redirect_stderr();
+    cli_report("glm-x", &err);
+    cr_expect_stderr_eq_str(
+        "glm-x: a\\x0ab\\x1b[31m\\x7f \\xc2\\x9b \\xe2\\x80\\xae\\xe2\\x81\\xa6 "
+        "caf\xc3\xa9 \xe2\x80\x93 \xff: is wrong\n");
+}
+
 Test(report, a_result_that_cannot_be_written_is_an_error)
 {
     if (freopen("/dev/full", "w", stdout) == NULL)

@@ -144,7 +144,7 @@ Test(hfdir, says_what_a_folder_lacks_to_be_a_model)
     struct hf_source *s;
     const struct hf_options o = {.threads = 1};
     make();
-    cr_assert_eq(hfdir_open(&s, tmpdir_path(dir, "none"), &o, &err), GLM_EIO);
+    cr_assert_eq(hfdir_open(&s, tmpdir_path(dir, "none"), &o, &err), GLM_EUSAGE);
     glm_error_clear(&err);
     cr_assert_eq(hfdir_open(&s, tmpdir_path(dir, "config.json"), &o, &err), GLM_EFORMAT);
     cr_assert(strstr(err.text, "not a folder"), "%s", err.text);

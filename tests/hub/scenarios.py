@@ -179,6 +179,10 @@ scenario("big-headers", "1.6 MB of headers", {"do": "big_headers"}, survives=Fal
 # ---- not to be survived: redirects --------------------------------------------------------------
 scenario("loop", "each address redirects to itself", {"on": "resolve", "do": "redirect",
                                                       "to": "{path}"}, survives=False)
+scenario("loop-of-hosts", "two hosts redirect to each other",
+         {"on": "resolve", "server": "hub", "do": "redirect", "to": "{other}{path}"},
+         {"server": "other", "do": "redirect", "to": "{hub}{path}"}, survives=False,
+         says=["redirects"])
 scenario("many-hops", "a hundred redirects", {"on": "resolve", "do": "hops", "count": 100},
          survives=False)
 scenario("to-file", "a redirect to file:///etc/hostname",
@@ -211,6 +215,12 @@ for key, path in (("parent", "../escaped.txt"), ("deep-parent", "a/../../escaped
                   ("empty", ""), ("dot", "."), ("reserved", "CON")):
     scenario(f"name-{key}", f"the tree names {path[:30]!r}",
              {"on": "tree", "do": "tree_add", "entries": [entry(path)]}, survives=False, status=3)
+scenario("name-turned", "the tree names a file whose letters a terminal would turn about",
+         {"on": "tree", "do": "tree_add", "entries": [entry("a\u202egpj.txt")]}, survives=False,
+         status=3)
+scenario("name-twice-over-pages", "a later page of the tree names config.json again",
+         {"on": "tree", "do": "tree_add", "entries": [entry("config.json")]},
+         survives=False, status=3, page=3)
 scenario("name-twice", "the tree names config.json twice",
          {"on": "tree", "do": "tree_add", "entries": [entry("config.json")]}, survives=False,
          status=3)

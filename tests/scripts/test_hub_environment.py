@@ -259,6 +259,33 @@ def test_plain_http_is_for_loopback(p):
             p.equal(room, p.fetch(hub, room, "--replace", env={"HF_ENDPOINT": url}))
 
 
+def test_limits_of_a_shell_are_told(p):
+    """A file that may not grow, too few open files: a sentence, and the same command goes on after."""
+    with Hub(p.model) as hub:
+        for limit, word in (("-f 500", "File too large"), ("-n 20", "ulimit")):
+            for keep in ((), ("--keep", "kept")):
+                room = p.new()
+                options = [room / o if o == "kept" else o for o in ("--quiet", *keep)]
+                front = ("bash", "-c", f'ulimit {limit}; exec "$@"', "x")
+                p.refused(room, p.fetch(hub, room, *options, front=front), word, status=4)
+                p.equal(room, p.fetch(hub, room, *options))
+
+
+def test_files_are_kept_in_a_folder_and_not_through_a_link(p):
+    with Hub(p.model) as hub:
+        room = p.new()
+        (room / "file").write_text("mine")
+        r = p.fetch(hub, room, "--quiet", "--keep", room / "file")
+        p.refused(room, r, f"{room / 'file'}: is not a folder", status=2)
+        same((room / "file").read_text(), "mine", "the file")
+        name = next(n for n, e in p.revision.entries.items() if e.large)
+        (room / "kept").mkdir()
+        (room / "kept" / name).symlink_to(room / "elsewhere")
+        r = p.fetch(hub, room, "--quiet", "--keep", room / "kept")
+        p.refused(room, r, name, "symbolic link", status=2)
+        expect(not (room / "elsewhere").exists(), "written through a link")
+
+
 TESTS = [(n, f) for n, f in list(globals().items()) if n.startswith("test_")]
 
 if __name__ == "__main__":
