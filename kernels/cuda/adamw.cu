@@ -1,21 +1,24 @@
-/* AdamW: an element depends on its own weight, moments and gradient alone. Eight neighbours a thread;
- * bound by memory, 28 bytes an element, 30 with the copy. */
+/* AdamW: an element depends on its own weight, moments and gradient alone. Bound by memory, 28 bytes an
+ * element, 30 with the copy: four neighbours a thread, so that a warp's store fills whole sectors (of
+ * eight, in two stores, each would fill half of them). */
 #include <math.h>
 
 #include "kernels/cuda/eight.cuh"
+#include "kernels/cuda/vec.cuh"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, FOUR = vec_wide<float> };
 
 struct rates {
     float scale, lr, eps, decay, beta1, rest1, beta2, rest2, bias1, bias2;
 };
 
-static __global__ void k_adamw(struct adamw p, struct rates c, bool wide)
+template <int V> static __global__ void k_adamw(struct adamw p, struct rates c)
 {
-    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
-    const int n = eight_part(i, p.n);
-    float w[EIGHT], m[EIGHT], v[EIGHT], g[EIGHT];
+    const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V;
+    vec<bf16, V> copy;
 
+    if (i >= p.n)
+        return;
     if (p.rates != NULL) {
         if (p.rates->stop != 0)
             return;
@@ -23,28 +26,29 @@ static __global__ void k_adamw(struct adamw p, struct rates c, bool wide)
         c.decay = (float)p.rates->decay;
         c.bias1 = (float)p.rates->rest1, c.bias2 = (float)p.rates->rest2;
     }
-    eight_get(w, (const float *)p.w + i, n, wide);
-    eight_get(m, (const float *)p.m + i, n, wide);
-    eight_get(v, (const float *)p.v + i, n, wide);
-    eight_get(g, (const float *)p.g + i, n, wide);
+    vec<float, V> w = vec_load<V>((const float *)p.w + i);
+    vec<float, V> m = vec_load<V>((const float *)p.m + i);
+    vec<float, V> v = vec_load<V>((const float *)p.v + i);
+    const vec<float, V> g = vec_load<V>((const float *)p.g + i);
 #pragma unroll
-    for (int k = 0; k < EIGHT; k++) {
-        const float gk = g[k] * c.scale;
-        m[k] = c.beta1 * m[k] + c.rest1 * gk;
-        v[k] = c.beta2 * v[k] + c.rest2 * (gk * gk);
-        w[k] -=
-            c.lr * (m[k] / c.bias1 / (sqrtf(v[k] / c.bias2) + c.eps) + c.decay * w[k]);
+    for (int k = 0; k < V; k++) {
+        const float gk = g.at[k] * c.scale;
+        m.at[k] = c.beta1 * m.at[k] + c.rest1 * gk;
+        v.at[k] = c.beta2 * v.at[k] + c.rest2 * (gk * gk);
+        w.at[k] -= c.lr
+            * (m.at[k] / c.bias1 / (sqrtf(v.at[k] / c.bias2) + c.eps)
+                + c.decay * w.at[k]);
+        copy.at[k] = narrow(w.at[k]);
     }
-    eight_put((float *)p.w + i, w, n, wide);
+    vec_store((float *)p.w + i, w);
     if (p.copy != NULL)
-        eight_narrow((bf16 *)p.copy + i, w, n, wide);
-    eight_put((float *)p.m + i, m, n, wide);
-    eight_put((float *)p.v + i, v, n, wide);
+        vec_store((bf16 *)p.copy + i, copy);
+    vec_store((float *)p.m + i, m);
+    vec_store((float *)p.v + i, v);
 }
 
 CUDA_OP(adamw)
 {
-    static const int64_t flat[] = {0};
     if (p->dtype != GLM_F32)
         return glm_fail(err, GLM_EFORMAT,
             "adamw: elements of %s: on the GPU they are F32", glm_dtype_name(p->dtype));
@@ -61,9 +65,12 @@ CUDA_OP(adamw)
     c.beta2 = (float)p->beta2, c.rest2 = (float)(1 - p->beta2);
     c.bias1 = (float)(1 - pow(p->beta1, (double)p->step));
     c.bias2 = (float)(1 - pow(p->beta2, (double)p->step));
-    const void *const all[] = {p->w, p->m, p->v, p->g, p->copy};
-    const bool wide = EIGHT_WIDE(all, flat);
+    const void *const all[] = {p->w, p->m, p->v, p->g};
+    bool wide = (uintptr_t)p->copy % (FOUR * sizeof(bf16)) == 0;
+    for (const void *x : all)
+        wide = wide && vec_fits(x, p->n, sizeof(float));
     cuda_begin(stream);
-    return LAUNCH(k_adamw, blocks_of(p->n, (int64_t)THREADS * EIGHT), THREADS, 0, stream,
-        err, *p, c, wide);
+    return wide ? LAUNCH(k_adamw<FOUR>, blocks_of(p->n, (int64_t)THREADS * FOUR), THREADS, 0,
+                      stream, err, *p, c)
+                : LAUNCH(k_adamw<1>, blocks_of(p->n, THREADS), THREADS, 0, stream, err, *p, c);
 }

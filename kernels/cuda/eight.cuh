@@ -107,14 +107,19 @@ static __device__ inline void eight_put(E *p, const float *x, int n, bool wide)
 }
 
 /* Rounds as the hardware does, but a NaN keeps its sign and upper payload, as on the CPU. */
+static __device__ inline bf16 narrow(float v)
+{
+    return v == v ? put<bf16>(v)
+                  : __ushort_as_bfloat16((unsigned short)(__float_as_uint(v) >> 16 | 0x40));
+}
+
 static __device__ inline void eight_narrow(bf16 *y, const float *v, int n, bool wide)
 {
     unsigned h[EIGHT];
 
 #pragma unroll
     for (int k = 0; k < EIGHT; k++)
-        h[k] = v[k] == v[k] ? __bfloat16_as_ushort(put<bf16>(v[k]))
-                            : __float_as_uint(v[k]) >> 16 | 0x40;
+        h[k] = __bfloat16_as_ushort(narrow(v[k]));
     if (wide && n == EIGHT) {
         *(uint4 *)y = make_uint4(
             h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16);

@@ -3,8 +3,9 @@
  * (w, BF16 update -> w). */
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/newton.cuh"
+#include "kernels/cuda/vec.cuh"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, FOUR = vec_wide<float> };
 
 struct rates {
     float shrink, rest, keep, ahead, scale, rate;
@@ -42,31 +43,39 @@ static __device__ inline int64_t row_at(const struct piece *k, int64_t row)
     return b * p->batch_stride + r / run * p->run_stride + r % run * p->row_stride;
 }
 
-static __global__ void k_before(struct piece k, float *u)
+/* Four neighbours a thread, or one: a warp's store fills whole sectors (of eight, in two stores, each
+ * would fill half of them). */
+template <int V> static __global__ void k_before(struct piece k, float *u)
 {
-    const int across = (int)((k.p.C + EIGHT - 1) / EIGHT);
+    const int across = (int)(k.p.C / V);
     const int64_t first = (int64_t)blockIdx.x * k.rows;
-    float m[EIGHT], g[EIGHT];
 
     if (now(&k.c, &k.p))
         return;
     for (int i = threadIdx.x; i < k.rows * across; i += THREADS) {
-        const int64_t row = first + i / across, d = i % across * EIGHT;
+        const int64_t row = first + i / across, d = i % across * V;
         if (row >= k.all)
             return;
         const int64_t at = row_at(&k, row) + d;
-        const int n = eight_part(d, k.p.C);
-        eight_get(m, (const float *)k.p.m + at, n, k.wide);
-        eight_get(g, (const float *)k.p.g + at, n, k.wide);
+        vec<float, V> m = vec_load<V>((const float *)k.p.m + at);
+        vec<float, V> g = vec_load<V>((const float *)k.p.g + at);
 #pragma unroll
-        for (int e = 0; e < EIGHT; e++) {
-            const float ge = g[e] * k.c.scale;
-            m[e] += k.c.rest * (ge - m[e]);
-            g[e] = k.c.ahead * ge + k.c.keep * m[e];
+        for (int e = 0; e < V; e++) {
+            const float ge = g.at[e] * k.c.scale;
+            m.at[e] += k.c.rest * (ge - m.at[e]);
+            g.at[e] = k.c.ahead * ge + k.c.keep * m.at[e];
         }
-        eight_put((float *)k.p.m + at, m, n, k.wide);
-        eight_put(u + row * k.p.C + d, g, n, k.wide);
+        vec_store((float *)k.p.m + at, m);
+        vec_store(u + row * k.p.C + d, g);
     }
+}
+
+static int before(struct piece k, float *u, glm_stream stream, struct glm_error *err)
+{
+    k.rows = eight_rows(k.wide ? k.p.C / FOUR : k.p.C, THREADS);
+    const unsigned grid = blocks_of(k.all, k.rows);
+    return k.wide ? LAUNCH(k_before<FOUR>, grid, THREADS, 0, stream, err, k, u)
+                  : LAUNCH(k_before<1>, grid, THREADS, 0, stream, err, k, u);
 }
 
 /* Decay and update in one pass over w. */
@@ -105,7 +114,7 @@ static int one_batch(struct piece k, glm_stream stream, struct glm_error *err)
 
     cuda_begin(stream); /* each batch in the memory of the one before */
     if (newton_open(&s, k.all / p->R, p->R, p->C, p->low_precision, stream, err) != 0
-        || LAUNCH(k_before, grid, THREADS, 0, stream, err, k, s.u) != 0
+        || before(k, s.u, stream, err) != 0
         || newton_run(&s, s.u, p->coeff, p->steps, stream, err) != 0)
         return (int)err->code;
     return BY_TYPE(

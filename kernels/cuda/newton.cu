@@ -104,6 +104,53 @@ template <class E> static __global__ void k_mirror(E *a, int64_t n, int bands, b
     }
 }
 
+/* The same in BF16 where rows are multiples of 16 bytes: pairs of columns in a word, so that a thread's
+ * eight words are eight columns of two rows. */
+static __global__ void k_mirror_pairs(bf16 *a, int64_t n, int bands)
+{
+    __shared__ unsigned tile[TURN][TURN / 2 + 1];
+    const int64_t row = (int64_t)blockIdx.y * TURN, col = (int64_t)blockIdx.x * TURN;
+    const int each = TURN / EIGHT, side = threadIdx.x % each * EIGHT, one = threadIdx.x / each;
+    bf16 *const m = a + blockIdx.z * n * n;
+    unsigned w[EIGHT];
+
+    static_assert(THREADS / (TURN / EIGHT) == TURN / 2, "a thread for two rows");
+    if (col > row || one_band(n, bands, col, row + TURN - 1 < n ? row + TURN - 1 : n - 1))
+        return;
+    for (int i = one; i < TURN; i += THREADS / each) {
+        if (row + i >= n || col + side >= n)
+            continue;
+        const uint4 v = *(const uint4 *)(m + (row + i) * n + col + side);
+        unsigned *const to = &tile[i][side / 2];
+        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    }
+    __syncthreads();
+    const int64_t at = row + side;
+    if (at >= n)
+        return;
+#pragma unroll
+    for (int k = 0; k < EIGHT; k++)
+        w[k] = tile[side + k][one];
+    for (int high = 0; high < 2; high++) {
+        const int64_t r = col + 2 * one + high;
+        unsigned v[EIGHT / 2];
+        if (r >= n)
+            return;
+#pragma unroll
+        for (int k = 0; k < EIGHT / 2; k++)
+            v[k] = high ? w[2 * k] >> 16 | (w[2 * k + 1] & 0xFFFF0000u)
+                        : (w[2 * k] & 0xFFFFu) | w[2 * k + 1] << 16;
+        if (r < at) {
+            *(uint4 *)(m + r * n + at) = make_uint4(v[0], v[1], v[2], v[3]);
+            continue;
+        }
+        for (int k = 0; k < EIGHT; k++)
+            if (r < at + k)
+                m[r * n + at + k] = __ushort_as_bfloat16(
+                    (unsigned short)(k % 2 == 0 ? v[k / 2] : v[k / 2] >> 16));
+    }
+}
+
 /* a += by I */
 template <class E> static __global__ void k_diagonal(E *a, int64_t B, int64_t n, float by)
 {
@@ -179,10 +226,12 @@ static int symmetric(const struct newton *s, struct gemm g, struct cuda_gemm_mor
     }
     if (bands == 1)
         return 0;
-    const unsigned tiles = blocks_of(n, TURN);
+    const dim3 tiles(blocks_of(n, TURN), blocks_of(n, TURN), (unsigned)s->B);
+    if (s->type == GLM_BF16 && n % EIGHT == 0)
+        return LAUNCH(k_mirror_pairs, tiles, THREADS, 0, stream, err, (bf16 *)whole.c, n, bands);
     return BY_TYPE(s->type, E,
-        LAUNCH(k_mirror<E>, dim3(tiles, tiles, (unsigned)s->B), THREADS, 0, stream, err,
-            (E *)whole.c, n, bands, n % EIGHT == 0));
+        LAUNCH(k_mirror<E>, tiles, THREADS, 0, stream, err, (E *)whole.c, n, bands,
+            n % EIGHT == 0));
 }
 
 /* c = alpha a b + beta add, all symmetric [n,n] that commute; add may be NULL. */
