@@ -301,6 +301,9 @@ gpu-test: ## every operation on the GPU against the CPU's, beside noise; tiny mo
 gpu-bench: ## time on the GPU: operations and a slice of the model beside PyTorch and transformers
 	@$(PYTHON) tests/bench/bench_gpu.py
 
+gpu-profile: ## Nsight Compute over the operations that miss a must of the kernel guide
+	@$(PYTHON) tests/gpu/kernel_profile.py
+
 gpu-sanitize: ## compute-sanitizer over the operations on small shapes
 	@tests/gpu/run.sh sanitize
 
@@ -430,7 +433,7 @@ config: ## what this machine has
 	@echo 'GPU backend  $(if $(CUDA_LIB),for $(CUDA_ARCH:%=sm_%),none: it wants nvcc and CONFIG=release)'
 	@printf 'venv         '; $(VENV) --version 2>/dev/null || echo 'missing (make venv)'
 
-.PHONY: emulated gpu-pack gpu-test gpu-bench gpu-sanitize fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \
+.PHONY: emulated gpu-pack gpu-test gpu-bench gpu-profile gpu-sanitize fuzz fuzzers all test-programs clean deps deps-more deps-bench venv demo test test-quick test-long parity bench \
         bench-big lint format layers headers install uninstall help config
 .SECONDARY:
 -include $(shell find $(BUILD) $(EMU) build/fuzz/obj -name '*.d' 2>/dev/null)

@@ -70,7 +70,8 @@ CUDA_OP(adamw)
     for (const void *x : all)
         wide = wide && vec_fits(x, p->n, sizeof(float));
     cuda_begin(stream);
-    return wide ? LAUNCH(k_adamw<FOUR>, blocks_of(p->n, (int64_t)THREADS * FOUR), THREADS, 0,
-                      stream, err, *p, c)
-                : LAUNCH(k_adamw<1>, blocks_of(p->n, THREADS), THREADS, 0, stream, err, *p, c);
+    return wide
+        ? LAUNCH(k_adamw<FOUR>, blocks_of(p->n, (int64_t)THREADS * FOUR), THREADS, 0,
+            stream, err, *p, c)
+        : LAUNCH(k_adamw<1>, blocks_of(p->n, THREADS), THREADS, 0, stream, err, *p, c);
 }

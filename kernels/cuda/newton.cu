@@ -110,7 +110,8 @@ static __global__ void k_mirror_pairs(bf16 *a, int64_t n, int bands)
 {
     __shared__ unsigned tile[TURN][TURN / 2 + 1];
     const int64_t row = (int64_t)blockIdx.y * TURN, col = (int64_t)blockIdx.x * TURN;
-    const int each = TURN / EIGHT, side = threadIdx.x % each * EIGHT, one = threadIdx.x / each;
+    const int each = TURN / EIGHT, side = threadIdx.x % each * EIGHT,
+              one = threadIdx.x / each;
     bf16 *const m = a + blockIdx.z * n * n;
     unsigned w[EIGHT];
 
@@ -228,7 +229,8 @@ static int symmetric(const struct newton *s, struct gemm g, struct cuda_gemm_mor
         return 0;
     const dim3 tiles(blocks_of(n, TURN), blocks_of(n, TURN), (unsigned)s->B);
     if (s->type == GLM_BF16 && n % EIGHT == 0)
-        return LAUNCH(k_mirror_pairs, tiles, THREADS, 0, stream, err, (bf16 *)whole.c, n, bands);
+        return LAUNCH(
+            k_mirror_pairs, tiles, THREADS, 0, stream, err, (bf16 *)whole.c, n, bands);
     return BY_TYPE(s->type, E,
         LAUNCH(k_mirror<E>, tiles, THREADS, 0, stream, err, (E *)whole.c, n, bands,
             n % EIGHT == 0));
