@@ -3,42 +3,11 @@
  * Order matters twice. Packed shards are filled in manifest order, so a thread may wait in put for
  * an earlier job; as jobs start in order and none is held back, the earliest never waits. And a
  * recoded tensor's scales are written by the thread that finishes the last of its member's jobs. */
-#include "convert/flow.h"
+#include "convert/flow_inside.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "convert/recode.h"
-
-struct job {
-    uint64_t key, place;
-    int64_t tensor;
-    struct rect at;
-    struct codec_error error;
-};
-
-struct flow {
-    const struct flow_source *source;
-    const struct flow_sink *sink;
-    struct flow_item *items;
-    struct job *jobs;
-    int64_t job_count, next;
-    /* [tensor of the sink]: array by member, NULL unless recoded */
-    struct recode_member **members;
-    const char *verb;
-    const struct glm_events *events;
-    struct flow_stats stats;
-    uint64_t total, done;
-    size_t in_flight;
-    pthread_mutex_t lock;
-    pthread_cond_t room;
-    struct flow_ask *asks; /* with a feed: one for each job */
-    /* the smallest that failed: the sentence does not depend on luck */
-    int64_t failed_job;
-    struct glm_error error;
-};
 
 static void trim(struct dio_buffer *b)
 {
@@ -46,160 +15,6 @@ static void trim(struct dio_buffer *b)
         dio_free(b->data, b->size);
         *b = (struct dio_buffer){0};
     }
-}
-
-/* ---- cutting ---------------------------------------------------------------------------------- */
-
-static int64_t div_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-static int64_t at_least_one(int64_t n)
-{
-    return n < 1 ? 1 : n;
-}
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-int64_t flow_cut(const struct tile_grid *g, size_t element, bool whole_width, bool narrow,
-    struct rect *out)
-{
-    if (tile_count(g) == 0)
-        return 0;
-    const int64_t band = smaller(g->tile[1], g->dims[1]) * g->dims[2] * (int64_t)element;
-    const int64_t member = g->dims[1] * g->dims[2] * (int64_t)element;
-    /* Small matrices go several to a job; from FLOW_ALONE on one is worth a read of its own. */
-    const int64_t members = narrow || member >= FLOW_ALONE
-        ? 1
-        : at_least_one(smaller(FLOW_TARGET / at_least_one(member), g->dims[0]));
-    const int64_t col_cuts =
-        whole_width ? 1 : smaller(g->count[2], at_least_one(div_up(band, FLOW_WIDEST)));
-    const int64_t tile_cols = div_up(g->count[2], col_cuts);
-    const int64_t row_jobs = members > 1
-        ? 1
-        : div_up(g->count[1], at_least_one(smaller(FLOW_TARGET / band, g->count[1])));
-    const int64_t tile_rows = div_up(g->count[1], row_jobs);
-    int64_t n = 0;
-
-    for (int64_t e = 0; e < g->dims[0]; e += members)
-        for (int64_t gr = 0; gr < g->count[1]; gr += tile_rows)
-            for (int64_t gc = 0; gc < g->count[2]; gc += tile_cols, n++)
-                if (out != NULL)
-                    out[n] = (struct rect){{e, gr * g->tile[1], gc * g->tile[2]},
-                        {smaller(e + members, g->dims[0]),
-                            smaller((gr + tile_rows) * g->tile[1], g->dims[1]),
-                            smaller((gc + tile_cols) * g->tile[2], g->dims[2])}};
-    return n;
-}
-
-static size_t element_of(const struct manifest *m, int64_t tensor)
-{
-    return glm_dtype_size(m->tensors[tensor].dtype);
-}
-
-static uint64_t bytes_of(const struct manifest *m, int64_t tensor, const struct rect *at)
-{
-    return (uint64_t)rect_count(at) * element_of(m, tensor);
-}
-
-/* The scales of the members whose first rows a job has; a recoding writes and reads them beside the
- * elements. */
-static uint64_t scale_bytes_of(
-    const struct manifest *m, int64_t tensor, const struct rect *at)
-{
-    const int64_t scale = m->tensors[tensor].scale;
-    if (scale < 0 || at->lo[1] != 0 || at->lo[2] != 0)
-        return 0;
-    struct rect all = rect_whole(m->tensors[scale].grid.dims);
-    all.lo[0] = at->lo[0];
-    all.hi[0] = at->hi[0];
-    return bytes_of(m, scale, &all);
-}
-
-static uint64_t job_writes(const struct flow *f, const struct job *j)
-{
-    const struct manifest *m = f->sink->m;
-    return bytes_of(m, j->tensor, &j->at)
-        + (f->items[j->tensor].action == FLOW_RECODE
-                ? scale_bytes_of(m, j->tensor, &j->at)
-                : 0);
-}
-
-static uint64_t job_reads(const struct flow *f, const struct job *j)
-{
-    const struct flow_item *item = &f->items[j->tensor];
-    const struct manifest *m = f->source->m;
-    return bytes_of(m, item->from, &j->at)
-        + (item->action == FLOW_RECODE ? scale_bytes_of(m, item->from, &j->at) : 0);
-}
-
-static int by_order(const void *a, const void *b)
-{
-    const struct job *x = a, *y = b;
-    if (x->key != y->key)
-        return x->key < y->key ? -1 : 1;
-    if (x->place != y->place)
-        return x->place < y->place ? -1 : 1;
-    if (x->tensor != y->tensor)
-        return x->tensor < y->tensor ? -1 : 1;
-    for (int i = 0; i < RECT_AXES; i++)
-        if (x->at.lo[i] != y->at.lo[i])
-            return x->at.lo[i] < y->at.lo[i] ? -1 : 1;
-    return 0;
-}
-
-/* Jobs of one tensor, appended; with out NULL only counted. */
-static int64_t tensor_jobs(
-    const struct flow *f, int64_t tensor, struct job *out, struct rect *rects)
-{
-    const struct manifest *m = f->sink->m;
-    const struct flow_item *item = &f->items[tensor];
-
-    if (item->action == FLOW_SCALE)
-        return 0;
-    const bool recode = item->action == FLOW_RECODE;
-    const bool placed = f->sink->any_order && f->source->place != NULL;
-    const bool fed = f->source->feed != NULL;
-    /* The wider of the two types decides the size of a recoding job. */
-    size_t element = element_of(m, tensor);
-    if (recode && element_of(f->source->m, item->from) > element)
-        element = element_of(f->source->m, item->from);
-    const int64_t n = flow_cut(&m->tensors[tensor].grid, element,
-        recode || fed || f->sink->whole_width, recode || fed, rects);
-    for (int64_t i = 0; out != NULL && i < n; i++)
-        out[i] = (struct job){.tensor = tensor,
-            .at = rects[i],
-            .key = f->sink->key(f->sink->ctx, tensor, rects[i].lo[0]),
-            .place =
-                placed ? f->source->place(f->source->ctx, item->from, &rects[i]) : 0};
-    return n;
-}
-
-static int make_jobs(struct flow *f, struct glm_error *err)
-{
-    const int64_t tensors = f->sink->m->tensor_count;
-    int64_t count = 0, most = 0;
-
-    for (int64_t i = 0; i < tensors; i++) {
-        const int64_t n = tensor_jobs(f, i, NULL, NULL);
-        count += n;
-        most = n > most ? n : most;
-    }
-    struct rect *rects = calloc((size_t)most + 1, sizeof *rects);
-    f->jobs = calloc((size_t)count + 1, sizeof *f->jobs);
-    if (rects == NULL || f->jobs == NULL) {
-        free(rects);
-        return glm_fail(err, GLM_ENOMEM, "no memory for %" PRId64 " jobs", count);
-    }
-    for (int64_t i = 0; i < tensors; i++)
-        f->job_count += tensor_jobs(f, i, f->jobs + f->job_count, rects);
-    free(rects);
-    qsort(f->jobs, (size_t)f->job_count, sizeof *f->jobs, by_order);
-    for (int64_t i = 0; i < f->job_count; i++)
-        f->total += job_writes(f, &f->jobs[i]);
-    return GLM_OK;
 }
 
 /* ---- one job ---------------------------------------------------------------------------------- */
@@ -265,7 +80,7 @@ static int copy_frames(
     const struct rect tiles = tile_cover(g, &j->at);
     const int64_t count = rect_count(&tiles);
     const size_t one =
-        packer_bound((size_t)(g->tile[1] * g->tile[2]) * element_of(s->m, from));
+        packer_bound((size_t)(g->tile[1] * g->tile[2]) * flow_element_of(s->m, from));
     struct writer_frame *frames = calloc((size_t)count, sizeof *frames);
     size_t used = 0;
     int64_t n = 0;
@@ -311,7 +126,7 @@ static int copy(
     }
     if (frames_pass(f, j))
         return copy_frames(f, j, t, err);
-    const size_t size = (size_t)bytes_of(s->m, from, &j->at);
+    const size_t size = (size_t)flow_bytes_of(s->m, from, &j->at);
     if (dio_reserve(&t->in, size + 2 * DIO_ALIGN, err) != GLM_OK
         || s->read(s->ctx, from, &j->at, &t->in, &data, t->digests, &known, t, err)
             != GLM_OK)
@@ -319,7 +134,7 @@ static int copy(
     if (to->derived && f->sink->note != NULL) {
         if (!known)
             reader_hash_tiles(
-                &to->grid, &j->at, element_of(s->m, from), data, t->digests);
+                &to->grid, &j->at, flow_element_of(s->m, from), data, t->digests);
         return f->sink->note(f->sink->ctx, j->tensor, &j->at, t->digests, err);
     }
     return f->sink->put(
@@ -363,8 +178,8 @@ static int run_job(
 static size_t job_cost(const struct flow *f, const struct job *j)
 {
     const struct flow_item *item = &f->items[j->tensor];
-    const size_t in = (size_t)bytes_of(f->source->m, item->from, &j->at);
-    const size_t out = (size_t)bytes_of(f->sink->m, j->tensor, &j->at);
+    const size_t in = (size_t)flow_bytes_of(f->source->m, item->from, &j->at);
+    const size_t out = (size_t)flow_bytes_of(f->sink->m, j->tensor, &j->at);
     return item->action == FLOW_RECODE ? in + out : f->sink->whole_width ? 2 * out : out;
 }
 
@@ -442,7 +257,7 @@ static bool tells_more(const struct flow *f, int64_t number, const struct glm_er
 static void job_ended(
     struct flow *f, const struct job *j, bool skipped, const struct glm_error *err)
 {
-    const uint64_t bytes = job_writes(f, j);
+    const uint64_t bytes = flow_job_writes(f, j);
     const bool noted = f->sink->m->tensors[j->tensor].derived && f->sink->note != NULL;
     const int64_t number = j - f->jobs;
     bool wake = false;
@@ -460,7 +275,7 @@ static void job_ended(
         if (skipped) {
             f->stats.skipped_bytes += bytes;
         } else if (!noted) { /* of a derived tensor only digests pass */
-            f->stats.read_bytes += job_reads(f, j);
+            f->stats.read_bytes += flow_job_reads(f, j);
             f->stats.written_bytes += bytes;
         }
         glm_events_progress(f->events, f->verb, f->done, f->total);
@@ -623,7 +438,7 @@ static void uncount_wrong(struct flow *f)
 {
     for (int64_t i = 0; i < f->job_count; i++)
         if (f->asks[i].again)
-            f->done -= job_writes(f, &f->jobs[i]);
+            f->done -= flow_job_writes(f, &f->jobs[i]);
 }
 
 /* The asks, after all that the source does not believe of an earlier run was forgotten. */
@@ -691,7 +506,7 @@ int flow_run(const struct flow_source *source, const struct flow_sink *sink,
 
     pthread_mutex_init(&f.lock, NULL);
     pthread_cond_init(&f.room, NULL);
-    if (make_jobs(&f, err) != GLM_OK || prepare_members(&f, err) != GLM_OK)
+    if (flow_make_jobs(&f, err) != GLM_OK || prepare_members(&f, err) != GLM_OK)
         goto out;
     if (source->feed != NULL)
         run_fed(&f, threads, err);
