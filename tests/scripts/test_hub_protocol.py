@@ -219,7 +219,8 @@ def test_every_named_scenario_is_made_of_known_faults(*_):
         for rule in scenario["rules"]:
             fault = inspect.signature(getattr(faults, "do_" + rule["do"]))
             given = {k: v for k, v in rule.items()
-                     if k not in ("on", "file", "method", "range", "skip", "times", "each", "do")}
+                     if k not in ("on", "server", "file", "method", "range", "skip", "times", "each",
+                                  "do")}
             fault.bind(None, None, None, **given)
 
 
