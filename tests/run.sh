@@ -255,7 +255,8 @@ finish_all
 if [ "$mode" = --long ]; then
     section long
     TESTS_BRIEF=1 unit_tests release 14400 valgrind --quiet --error-exitcode=99 --leak-check=full \
-        --show-leak-kinds=definite --errors-for-leak-kinds=definite --trace-children=yes
+        --show-leak-kinds=definite --errors-for-leak-kinds=definite --trace-children=yes \
+        --suppressions="$PWD/tests/valgrind.supp"
     scripts_in tests/long 14400
     start script tests/mutants 14400 tests/mutants/run.sh
     start script tests/mutants/switches 7200 tests/mutants/switches.sh
