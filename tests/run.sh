@@ -243,7 +243,8 @@ if [ "$mode" != --quick ]; then
         unit_tests asan 3600
 
     section fuzz
-    [ "$mode" != --long ] || most=$JOBS # a processor each, as long as it takes
+    # They end by the clock: two on a processor, or in the long run one, as much as it can.
+    case $mode in --long) most=$JOBS ;; *) most=$((2 * JOBS)) ;; esac
     if command -v clang > /dev/null; then
         case $mode in --long) fuzzers 600 ;; *) fuzzers 60 ;; esac
     else
