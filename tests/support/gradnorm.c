@@ -1,16 +1,24 @@
 #include "tests/support/gradnorm.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
+/* Level by level from the leaves up, where the operation divides from the root down. */
 double gradnorm_tree(const double *leaves, int64_t n)
 {
-    int64_t first = 1;
+    double *const node = malloc((size_t)(n > 0 ? n : 1) * sizeof *node);
 
-    if (n <= 1)
-        return n < 1 ? 0 : leaves[0];
-    while (2 * first < n)
-        first *= 2;
-    return gradnorm_tree(leaves, first) + gradnorm_tree(leaves + first, n - first);
+    if (node == NULL)
+        abort();
+    node[0] = 0;
+    memcpy(node, leaves, (size_t)n * sizeof *node);
+    for (; n > 1; n = (n + 1) / 2)
+        for (int64_t i = 0; i < n; i += 2)
+            node[i / 2] = i + 1 < n ? node[i] + node[i + 1] : node[i];
+    const double sum = node[0];
+    free(node);
+    return sum;
 }
 
 double gradnorm_fold(const double *leaves, const int64_t *first,

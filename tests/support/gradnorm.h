@@ -13,7 +13,8 @@
 
 #include "kernels/base/error.h"
 
-/* The first 2^k < n terms as a tree, plus the rest as one; 0 terms give 0. */
+/* Pairs of neighbours at each level, one that is left over as it is: the same sums as those of the first
+ * 2^k < n terms as a tree, plus the rest as one. 0 terms give 0. */
 double gradnorm_tree(const double *leaves, int64_t n);
 
 /* Tensor i has leaves [first[i], first[i+1]); those with chosen[i] == group count. Square root of
