@@ -2,13 +2,18 @@
 """Import from a hub on loopback beside what bounds it and beside the hub's own client.
 
     python tests/bench/bench_hub.py [--rounds 9] [--config t3-4g] [--connections 4]
+                                       [--name hub]
 
 The hub is tests/hub/server.py, which sends files out of the page cache by sendfile. In each round, one
 after the other: curl of all files to /dev/null, in one process; dd of the same bytes from the page
 cache to the disk (oflag=direct conv=fsync) and glm-import, the one or the other first in turn, as the
 disk may be quicker after a pause; huggingface_hub's snapshot_download, which writes the files and
 compares no digest. The limit of a round is the smallest of curl, dd and cores x
-openssl SHA-256. Wants about three times the model's size of free disk."""
+openssl SHA-256. Wants about three times the model's size of free disk.
+
+The hub shares the processors, and each byte is in two digests: on two cores that, and not the disk, may
+bound ours, as the note on its CPU says. The machine's kind is part of the result: --name keeps one
+file for each."""
 import argparse
 import json
 import os
@@ -85,6 +90,7 @@ def main():
     p.add_argument("--rounds", type=int, default=9)
     p.add_argument("--config", default="t3-4g")
     p.add_argument("--connections", default="4")
+    p.add_argument("--name", default="hub", help="of the file of results")
     a = p.parse_args()
     folder = common.scratch({"t3-1g": 5, "t3-4g": 14, "t3-8g": 28}.get(a.config, 14))
     if folder is None:
@@ -143,8 +149,9 @@ def main():
                                       f"limit is {cores / (need + sends):.2f} GB/s"),
                common.at_most("import from a hub, peak", "MB", peak, 512)]
     results.show(figures)
-    results.write("hub", f"tests/bench/bench_hub.py --rounds {a.rounds} --config {a.config} "
-                         f"--connections {a.connections}", figures)
+    results.write(a.name, f"tests/bench/bench_hub.py --rounds {a.rounds} --config {a.config} "
+                          f"--connections {a.connections}"
+                          + (f" --name {a.name}" if a.name != "hub" else ""), figures)
 
 
 main()
