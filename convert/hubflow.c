@@ -37,62 +37,19 @@
 
 /* ---- buffers ---------------------------------------------------------------------------------- */
 
-/* Bytes asked for a piece: few sizes, so that buffers fit again. */
-static size_t room_of(const struct hubpiece *p)
+static size_t size_of(const struct hubpiece *p)
 {
-    const size_t n = (size_t)(p->end - p->begin), step = n > 1 << 20 ? 1 << 20 : 64 << 10;
-    return (n + step - 1) / step * step;
-}
-
-/* Lock held. A spare one if it is not much too big: memory that is touched for the first time costs
- * as much as a pass of the digest. */
-static unsigned char *take_buffer(struct hubflow *f, size_t *size)
-{
-    struct hubpool *pool = &f->pool;
-    int best = -1;
-    for (int i = 0; i < pool->count; i++)
-        if (pool->spare[i].size >= *size && pool->spare[i].size <= 2 * *size
-            && (best < 0 || pool->spare[i].size < pool->spare[best].size))
-            best = i;
-    if (best >= 0) {
-        unsigned char *data = pool->spare[best].data;
-        *size = pool->spare[best].size;
-        pool->kept -= *size;
-        pool->spare[best] = pool->spare[--pool->count];
-        return data;
-    }
-    while (pool->count > 0 && pool->used + pool->kept + *size > HUBFLOW_POOL) {
-        const struct hubspare *s = &pool->spare[--pool->count];
-        pool->kept -= s->size;
-        dio_free(s->data, s->size);
-    }
-    return dio_alloc(*size);
+    return (size_t)(p->end - p->begin);
 }
 
 /* Lock held. */
-void hubflow_give(struct hubflow *f, struct hubpiece *p)
+static void give(struct hubflow *f, struct hubpiece *p)
 {
-    struct hubpool *pool = &f->pool;
-    const int most = sizeof pool->spare / sizeof pool->spare[0];
     free(p->digests);
     p->digests = NULL;
-    if (p->data == NULL)
-        return;
-    pool->used -= p->room;
-    if (pool->count < most && pool->used + pool->kept + p->room <= HUBFLOW_POOL) {
-        pool->spare[pool->count++] = (struct hubspare){p->data, p->room};
-        pool->kept += p->room;
-    } else {
-        dio_free(p->data, p->room);
-    }
+    if (p->data != NULL)
+        hubpool_give(&f->pool, p->data, p->room);
     p->data = NULL;
-}
-
-static void clear_pool(struct hubflow *f)
-{
-    for (int i = 0; i < f->pool.count; i++)
-        dio_free(f->pool.spare[i].data, f->pool.spare[i].size);
-    f->pool = (struct hubpool){0};
 }
 
 /* ---- the moving thread ------------------------------------------------------------------------ */
@@ -125,7 +82,7 @@ static bool has_room(struct hubstream *s)
         s->waits = true;
         pthread_cond_signal(&f->due);
     }
-    return inside && (f->pool.used == 0 || f->pool.used + room_of(p) <= HUBFLOW_POOL);
+    return inside && hubpool_has_room(&f->pool, size_of(p));
 }
 
 static bool stream_ready(void *ctx)
@@ -146,11 +103,9 @@ static bool begin_piece(struct hubstream *s, struct glm_error *err)
     const bool room = has_room(s);
     if (room) {
         s->waits = false;
-        s->filling_room = room_of(&s->pieces[s->full]);
-        s->filling = take_buffer(f, &s->filling_room);
-        if (s->filling != NULL)
-            f->pool.used += s->filling_room;
-        else
+        s->filling =
+            hubpool_take(&f->pool, size_of(&s->pieces[s->full]), &s->filling_room);
+        if (s->filling == NULL)
             glm_fail(
                 err, GLM_ENOMEM, "no memory for a buffer of %zu bytes", s->filling_room);
     }
@@ -317,7 +272,7 @@ static int64_t take_piece(struct hubstream *s)
     pthread_cond_signal(&f->arrived); /* the next piece of this stream can be taken */
     if (p->job >= 0)
         return p->job;
-    hubflow_give(f, p);
+    give(f, p);
     p->processed = true;
     return -1;
 }
@@ -401,7 +356,7 @@ static void feed_done(void *ctx, int64_t job, bool good)
         f->failed = true; /* the flow has the reason */
     if (at->stream >= 0) {
         struct hubpiece *p = &f->streams[at->stream].pieces[at->piece];
-        hubflow_give(f, p);
+        give(f, p);
         p->processed = good;
         if (hubflow_settle_due(f))
             pthread_cond_signal(&f->due);
@@ -571,6 +526,7 @@ int hubflow_open(
     *out = NULL;
     if (f != NULL) {
         f->o = *o;
+        f->pool.most = HUBFLOW_POOL;
         f->s = hf_reader_model(o->r);
         f->reads = hf_reader_source(o->r);
         f->states = calloc((size_t)f->s->file_count + 1, sizeof *f->states);
@@ -604,7 +560,7 @@ void hubflow_close(struct hubflow *f)
     if (f == NULL)
         return;
     hubflow_plan_clear(f);
-    clear_pool(f);
+    hubpool_clear(&f->pool);
     free(f->states);
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->arrived);

@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "convert/hubflow.h"
+#include "convert/hubpool.h"
 #include "convert/hubsum.h"
 
 enum {
@@ -79,15 +80,6 @@ struct hubstate {
     struct hubsum sum;
 };
 
-struct hubpool { /* buffers for pieces; under the flow's lock */
-    size_t used, kept;
-    struct hubspare {
-        unsigned char *data;
-        size_t size;
-    } spare[32];
-    int count;
-};
-
 struct hubflow {
     struct hubflow_options o;
     const struct hf_source *s;
@@ -112,7 +104,7 @@ struct hubflow {
     pthread_cond_t due;     /* something to settle */
     bool failed, ending;
     struct glm_error error;
-    struct hubpool pool;
+    struct hubpool pool; /* buffers for pieces; under the lock */
     pthread_t settler;
     bool settling;
 };
@@ -130,6 +122,5 @@ bool hubflow_settle_due(const struct hubflow *f);
 
 /* Under the lock. */
 void hubflow_fail(struct hubflow *f, const struct glm_error *err);
-void hubflow_give(struct hubflow *f, struct hubpiece *p);
 
 #endif

@@ -89,7 +89,6 @@ static int forward(struct model *m, const struct model_replay *replay)
 {
     struct run *r = &m->run;
     const int64_t L = main_layers(m);
-    const void *mtp_input;
     r->keep.at = r->temp.at = 0;
     if (tables(r, m->placed.positions) != 0 || stack_fwd(m, replay) != 0
         || (r->o->stage != MODEL_TRAIN_INDEXER
@@ -97,7 +96,7 @@ static int forward(struct model *m, const struct model_replay *replay)
         return r->err->code;
     if (!r->o->mtp)
         return 0;
-    mtp_input = m->hidden;
+    const void *mtp_input = m->hidden;
 #ifdef MUTATE_MTP_RAW_HIDDEN
     mtp_input = m->last;
 #endif
