@@ -137,7 +137,7 @@ struct attention_cudnn *attention_cudnn_new(struct glm_error *err)
 
     if (a == NULL)
         glm_fail(err, GLM_ENOMEM, "no memory for attention's plans");
-    else if ((a->lib = cudnn_new(NULL, err)) != NULL) {
+    else if ((a->lib = cudnn_new(err)) != NULL) {
         if (cudnn_version(a->lib) >= OLDEST)
             return a;
         glm_fail(err, GLM_EDEVICE, "cuDNN %ld: expected %d or newer",
@@ -162,20 +162,20 @@ long attention_cudnn_version(const struct attention_cudnn *a)
     return cudnn_version(a->lib);
 }
 
-/* NULL if cuDNN does not take the shape. */
-static const struct cudnn_plan *plan_of(struct attention_cudnn *a, const struct shape *s)
+/* NULL: cuDNN does not take the shape, or the reason is in err. */
+static const struct cudnn_plan *plan_of(
+    struct attention_cudnn *a, const struct shape *s, struct glm_error *err)
 {
     for (int i = 0; i < PLANS; i++) {
         const struct kept *const k = &a->kept[i];
         if (k->used && memcmp(&k->shape, s, sizeof *s) == 0)
             return k->plan;
     }
-    struct glm_error why = {0};
     struct kept *const k = &a->kept[a->next++ % PLANS];
     cudnn_plan_free(k->plan);
     k->shape = *s;
-    k->used = true;
-    k->plan = cudnn_plan_new(fwd_graph(a->lib, s), &why);
+    k->plan = cudnn_plan_new(fwd_graph(a->lib, s), err);
+    k->used = err->code == GLM_OK;
     return k->plan;
 }
 
@@ -184,11 +184,11 @@ bool attention_cudnn_fwd(
 {
     static const int64_t ids[] = {F_Q, F_K, F_V, F_SCALE, F_NONE, F_LSE, F_O};
     const struct shape shape = {p->T, p->N, p->Dq, p->k_stride, p->v_stride};
-    const struct cudnn_plan *const plan = plan_of(stream->cudnn, &shape);
+    const struct cudnn_plan *const plan = plan_of(stream->cudnn, &shape, err);
     const float scale = (float)p->scale, none = -INFINITY;
 
     if (plan == NULL)
-        return false;
+        return err->code != GLM_OK;
     const void *const pointers[] = {p->q, p->k, p->v, &scale, &none, p->lse, p->o};
     const size_t bytes = cudnn_workspace(plan);
     void *const space = cuda_scratch(stream, bytes > 0 ? bytes : 1, err);

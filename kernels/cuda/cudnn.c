@@ -23,8 +23,7 @@ enum {
     D_MATMUL = 18,
     D_OP_MATMUL = 19,
     D_REDUCTION = 21,
-    D_OP_REDUCTION = 22,
-    D_DEVICEPROP = 38
+    D_OP_REDUCTION = 22
 };
 
 /* cudnnBackendAttributeType_t */
@@ -38,8 +37,7 @@ enum {
     T_NUMERICAL_NOTE = 11,
     T_POINTWISE_MODE = 14,
     T_DESCRIPTOR = 15,
-    T_REDUCTION_OPERATOR = 18,
-    T_CHAR = 24
+    T_REDUCTION_OPERATOR = 18
 };
 
 /* cudnnBackendAttributeName_t */
@@ -50,12 +48,10 @@ enum {
     A_HEUR_MODE = 200,
     A_HEUR_GRAPH = 201,
     A_HEUR_RESULTS = 202,
-    A_HEUR_DEVICEPROP = 204,
     A_ENGINECFG_ENGINE = 300,
     A_PLAN_HANDLE = 400,
     A_PLAN_ENGINECFG = 401,
     A_PLAN_WORKSPACE = 402,
-    A_PLAN_DEVICEPROP = 407,
     A_OP_POINTWISE_DESC = 750,
     A_OP_POINTWISE_X = 751,
     A_OP_POINTWISE_B = 752,
@@ -73,7 +69,6 @@ enum {
     A_PACK_IDS = 1000,
     A_PACK_POINTERS = 1001,
     A_PACK_WORKSPACE = 1003,
-    A_ENGINE_INDEX = 1301,
     A_ENGINE_NOTE = 1303,
     A_MATMUL_COMP = 1500,
     A_OP_MATMUL_A = 1520,
@@ -84,16 +79,14 @@ enum {
     A_REDUCTION_COMP = 1601,
     A_OP_REDUCTION_X = 1610,
     A_OP_REDUCTION_Y = 1611,
-    A_OP_REDUCTION_DESC = 1612,
-    A_DEVICEPROP_JSON = 2702
+    A_OP_REDUCTION_DESC = 1612
 };
 
 enum { NOTE_NONDETERMINISTIC = 4, HEUR_FALLBACK = 2, HEUR_A = 3 };
 
 struct cudnn {
     void *library;
-    handle_t handle; /* NULL: for a described device */
-    desc_t device;
+    handle_t handle;
     size_t (*version)(void);
     int (*create)(handle_t *);
     int (*destroy)(handle_t);
@@ -131,17 +124,7 @@ static bool find_all(struct cudnn *c)
         && find(c, "cudnnBackendExecute", &c->execute);
 }
 
-static int describe(struct cudnn *c, const char *device)
-{
-    int status = c->make(D_DEVICEPROP, &c->device);
-
-    if (status == 0)
-        status =
-            c->set(c->device, A_DEVICEPROP_JSON, T_CHAR, (int64_t)strlen(device), device);
-    return status != 0 ? status : c->finalize(c->device);
-}
-
-struct cudnn *cudnn_new(const char *device, struct glm_error *err)
+struct cudnn *cudnn_new(struct glm_error *err)
 {
     struct cudnn *const c = calloc(1, sizeof *c);
 
@@ -157,7 +140,7 @@ struct cudnn *cudnn_new(const char *device, struct glm_error *err)
         glm_fail(err, GLM_EDEVICE, "libcudnn.so.9 lacks a function of cuDNN 9");
         goto out;
     }
-    const int status = device == NULL ? c->create(&c->handle) : describe(c, device);
+    const int status = c->create(&c->handle);
     if (status == 0)
         return c;
     glm_fail(err, GLM_EDEVICE, "cuDNN does not start: %s", c->words(status));
@@ -171,8 +154,6 @@ void cudnn_free(struct cudnn *c)
 {
     if (c == NULL)
         return;
-    if (c->device != NULL)
-        c->unmake(c->device);
     if (c->handle != NULL)
         c->destroy(c->handle);
     free(c);
@@ -198,7 +179,7 @@ struct cudnn_graph {
 struct cudnn_plan {
     struct cudnn_graph *g; /* what the plan stands on */
     desc_t plan;
-    int64_t engine, workspace;
+    int64_t workspace;
 };
 
 struct cudnn_graph *cudnn_graph_new(const struct cudnn *c)
@@ -361,23 +342,40 @@ static desc_t whole(struct cudnn_graph *g)
     desc_t const all = make(g, D_OPERATIONGRAPH, "the graph");
 
     set(g, all, A_GRAPH_OPS, T_DESCRIPTOR, g->ops, g->op, "the graph's operations");
-    if (g->c->handle != NULL)
-        set(g, all, A_GRAPH_HANDLE, T_HANDLE, 1, &g->c->handle, "the graph's handle");
+    set(g, all, A_GRAPH_HANDLE, T_HANDLE, 1, &g->c->handle, "the graph's handle");
     finish(g, all, "the graph");
     return all;
 }
 
-/* Whether the configuration's engine sums in an order of its own; its number. */
-static bool repeats(struct cudnn_graph *g, desc_t config, int64_t *number)
+/* Whether a status says that cuDNN does not take something (its classes of bad and of unsupported
+ * parameters). What else goes wrong, such as for want of memory, depends on the moment: it must not
+ * choose another engine, whose bits are its own. */
+static bool declined(int status)
 {
-    desc_t engine = make(g, D_ENGINE, "an engine");
+    return status / 1000 == 2 || status / 1000 == 3;
+}
+
+/* Whether a step went well; the graph keeps what was no refusal. */
+static bool went(struct cudnn_graph *g, int status, const char *what)
+{
+    if (status != 0 && !declined(status))
+        keep(g, status, what);
+    return status == 0;
+}
+
+/* Whether the configuration's engine sums in an order of its own. */
+static bool repeats(struct cudnn_graph *g, desc_t config)
+{
+    static const char what[] = "an engine";
+    desc_t engine = make(g, D_ENGINE, what);
     int notes[16];
     int64_t n = 0;
 
     if (g->status != 0
-        || g->c->get(config, A_ENGINECFG_ENGINE, T_DESCRIPTOR, 1, &n, &engine) != 0
-        || g->c->get(engine, A_ENGINE_INDEX, T_INT64, 1, &n, number) != 0
-        || g->c->get(engine, A_ENGINE_NOTE, T_NUMERICAL_NOTE, 16, &n, notes) != 0)
+        || !went(
+            g, g->c->get(config, A_ENGINECFG_ENGINE, T_DESCRIPTOR, 1, &n, &engine), what)
+        || !went(
+            g, g->c->get(engine, A_ENGINE_NOTE, T_NUMERICAL_NOTE, 16, &n, notes), what))
         return false;
     for (int64_t i = 0; i < n && i < 16; i++)
         if (notes[i] == NOTE_NONDETERMINISTIC)
@@ -388,21 +386,19 @@ static bool repeats(struct cudnn_graph *g, desc_t config, int64_t *number)
 /* The configuration as a plan, if the engine can do it on this device. */
 static bool try_config(struct cudnn_plan *p, desc_t config)
 {
+    static const char what[] = "a plan";
     struct cudnn_graph *const g = p->g;
     const struct cudnn *const c = g->c;
     int64_t n = 0;
 
-    if (!repeats(g, config, &p->engine))
+    if (!repeats(g, config))
         return false;
-    desc_t const plan = make(g, D_PLAN, "a plan");
+    desc_t const plan = make(g, D_PLAN, what);
     if (plan == NULL
-        || (c->device != NULL
-                   ? c->set(plan, A_PLAN_DEVICEPROP, T_DESCRIPTOR, 1, &c->device)
-                   : c->set(plan, A_PLAN_HANDLE, T_HANDLE, 1, &c->handle))
-            != 0
-        || c->set(plan, A_PLAN_ENGINECFG, T_DESCRIPTOR, 1, &config) != 0
-        || c->finalize(plan) != 0
-        || c->get(plan, A_PLAN_WORKSPACE, T_INT64, 1, &n, &p->workspace) != 0)
+        || !went(g, c->set(plan, A_PLAN_HANDLE, T_HANDLE, 1, &c->handle), what)
+        || !went(g, c->set(plan, A_PLAN_ENGINECFG, T_DESCRIPTOR, 1, &config), what)
+        || !went(g, c->finalize(plan), what)
+        || !went(g, c->get(plan, A_PLAN_WORKSPACE, T_INT64, 1, &n, &p->workspace), what))
         return false;
     p->plan = plan;
     return true;
@@ -410,23 +406,23 @@ static bool try_config(struct cudnn_plan *p, desc_t config)
 
 static bool try_mode(struct cudnn_plan *p, desc_t graph, int mode)
 {
+    static const char what[] = "heuristics";
     struct cudnn_graph *const g = p->g;
     desc_t config[CONFIGS];
     int64_t n = 0;
-    desc_t const heur = make(g, D_ENGINEHEUR, "heuristics");
+    desc_t const heur = make(g, D_ENGINEHEUR, what);
 
     set_desc(g, heur, A_HEUR_GRAPH, graph, "heuristics of the graph");
     set(g, heur, A_HEUR_MODE, T_HEUR_MODE, 1, &mode, "heuristics' mode");
-    if (g->c->device != NULL)
-        set_desc(g, heur, A_HEUR_DEVICEPROP, g->c->device, "heuristics' device");
-    if (g->status != 0 || g->c->finalize(heur) != 0)
+    if (g->status != 0 || !went(g, g->c->finalize(heur), what))
         return false;
     for (int i = 0; i < CONFIGS; i++)
         config[i] = make(g, D_ENGINECFG, "a configuration");
     if (g->status != 0
-        || g->c->get(heur, A_HEUR_RESULTS, T_DESCRIPTOR, CONFIGS, &n, config) != 0)
+        || !went(
+            g, g->c->get(heur, A_HEUR_RESULTS, T_DESCRIPTOR, CONFIGS, &n, config), what))
         return false;
-    for (int64_t i = 0; i < n && i < CONFIGS; i++)
+    for (int64_t i = 0; i < n && i < CONFIGS && g->status == 0; i++)
         if (try_config(p, config[i]))
             return true;
     return false;
@@ -447,12 +443,9 @@ struct cudnn_plan *cudnn_plan_new(struct cudnn_graph *g, struct glm_error *err)
     if (g->status == 0
         && (try_mode(p, graph, HEUR_A) || try_mode(p, graph, HEUR_FALLBACK)))
         return p;
-    if (g->status != 0)
+    if (g->status != 0 && !declined(g->status))
         glm_fail(err, GLM_EDEVICE, "cuDNN %ld: %s: %s", cudnn_version(g->c), g->what,
             g->status < 0 ? "too many" : g->c->words(g->status));
-    else
-        glm_fail(err, GLM_EDEVICE, "cuDNN %ld: no deterministic engine takes the graph",
-            cudnn_version(g->c));
     cudnn_plan_free(p);
     return NULL;
 }
@@ -468,11 +461,6 @@ void cudnn_plan_free(struct cudnn_plan *p)
 size_t cudnn_workspace(const struct cudnn_plan *p)
 {
     return (size_t)p->workspace;
-}
-
-int64_t cudnn_engine(const struct cudnn_plan *p)
-{
-    return p->engine;
 }
 
 int cudnn_run(const struct cudnn_plan *p, cudaStream_t stream, const int64_t ids[],

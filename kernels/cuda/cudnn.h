@@ -45,9 +45,8 @@ struct cudnn;
 struct cudnn_graph;
 struct cudnn_plan;
 
-/* NULL: the reason is in err. device: how cuDNN describes the device that plans are for (JSON); NULL
- * for the current one. Plans for a described device cannot run. */
-struct cudnn *cudnn_new(const char *device, struct glm_error *err);
+/* For the current device. NULL: the reason is in err. */
+struct cudnn *cudnn_new(struct glm_error *err);
 void cudnn_free(struct cudnn *c);
 /* 91900 for 9.19.0. */
 long cudnn_version(const struct cudnn *c);
@@ -63,11 +62,11 @@ void cudnn_pointwise(struct cudnn_graph *g, enum cudnn_pointwise mode, enum cudn
     int axis, int x, int b, int t, int y);
 void cudnn_reduce(struct cudnn_graph *g, enum cudnn_reduction op, int x, int y);
 
+/* NULL: no engine takes the graph, which is the same at any time; or, with err set, something failed
+ * that may not fail another time (no memory). */
 struct cudnn_plan *cudnn_plan_new(struct cudnn_graph *g, struct glm_error *err);
 void cudnn_plan_free(struct cudnn_plan *p);
 size_t cudnn_workspace(const struct cudnn_plan *p);
-/* The engine's number, for reports. */
-int64_t cudnn_engine(const struct cudnn_plan *p);
 int cudnn_run(const struct cudnn_plan *p, cudaStream_t stream, const int64_t ids[],
     const void *const pointers[], int n, void *workspace, struct glm_error *err);
 
