@@ -43,7 +43,7 @@ static size_t size_of(const struct hubpiece *p)
 }
 
 /* Lock held. */
-static void give(struct hubflow *f, struct hubpiece *p)
+void hubflow_give(struct hubflow *f, struct hubpiece *p)
 {
     free(p->digests);
     p->digests = NULL;
@@ -272,7 +272,7 @@ static int64_t take_piece(struct hubstream *s)
     pthread_cond_signal(&f->arrived); /* the next piece of this stream can be taken */
     if (p->job >= 0)
         return p->job;
-    give(f, p);
+    hubflow_give(f, p);
     p->processed = true;
     return -1;
 }
@@ -356,7 +356,7 @@ static void feed_done(void *ctx, int64_t job, bool good)
         f->failed = true; /* the flow has the reason */
     if (at->stream >= 0) {
         struct hubpiece *p = &f->streams[at->stream].pieces[at->piece];
-        give(f, p);
+        hubflow_give(f, p);
         p->processed = good;
         if (hubflow_settle_due(f))
             pthread_cond_signal(&f->due);

@@ -122,5 +122,6 @@ bool hubflow_settle_due(const struct hubflow *f);
 
 /* Under the lock. */
 void hubflow_fail(struct hubflow *f, const struct glm_error *err);
+void hubflow_give(struct hubflow *f, struct hubpiece *p);
 
 #endif

@@ -242,11 +242,10 @@ void hubflow_plan_clear(struct hubflow *f)
 {
     for (int i = 0; f->streams != NULL && i < f->stream_count; i++) {
         struct hubstream *s = &f->streams[i];
-        for (int64_t p = 0; p < s->count; p++) {
-            dio_free(s->pieces[p].data, s->pieces[p].room);
-            free(s->pieces[p].digests);
-        }
-        dio_free(s->filling, s->filling_room);
+        for (int64_t p = 0; p < s->count; p++)
+            hubflow_give(f, &s->pieces[p]);
+        if (s->filling != NULL)
+            hubpool_give(&f->pool, s->filling, s->filling_room);
         free(s->pieces);
     }
     free(f->streams);

@@ -19,13 +19,13 @@ struct hubpool { /* begins as {.most = bytes} */
 /* Whether n bytes more may be in use; always, if none are. */
 bool hubpool_has_room(const struct hubpool *p, size_t n);
 
-/* For direct I/O, at least n bytes; *size: how many. NULL: no memory. */
+/* For direct I/O, at least n bytes; *size: how many. NULL: no memory for *size bytes. */
 unsigned char *hubpool_take(struct hubpool *p, size_t n, size_t *size);
 
 /* What hubpool_take gave, with its size. */
 void hubpool_give(struct hubpool *p, unsigned char *data, size_t size);
 
-/* Frees what is kept. */
+/* Frees what is kept; what is in use stays so. */
 void hubpool_clear(struct hubpool *p);
 
 #endif

@@ -140,7 +140,7 @@ struct attention_cudnn *attention_cudnn_new(struct glm_error *err)
     else if ((a->lib = cudnn_new(err)) != NULL) {
         if (cudnn_version(a->lib) >= OLDEST)
             return a;
-        glm_fail(err, GLM_EDEVICE, "cuDNN %ld: expected %d or newer",
+        glm_fail(err, GLM_EUSAGE, "cuDNN %ld: expected %d or newer",
             cudnn_version(a->lib), (int)OLDEST);
     }
     attention_cudnn_free(a);
@@ -175,7 +175,7 @@ static const struct cudnn_plan *plan_of(
     cudnn_plan_free(k->plan);
     k->shape = *s;
     k->plan = cudnn_plan_new(fwd_graph(a->lib, s), err);
-    k->used = err->code == GLM_OK;
+    k->used = k->plan != NULL || err->code == GLM_OK;
     return k->plan;
 }
 

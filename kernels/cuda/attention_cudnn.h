@@ -19,7 +19,7 @@ extern "C" {
 
 struct attention_cudnn;
 
-/* NULL: the reason is in err. */
+/* NULL: the reason is in err, GLM_EUSAGE if there is no cuDNN here that is new enough. */
 struct attention_cudnn *attention_cudnn_new(struct glm_error *err);
 void attention_cudnn_free(struct attention_cudnn *a);
 long attention_cudnn_version(const struct attention_cudnn *a);

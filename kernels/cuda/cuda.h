@@ -21,9 +21,9 @@ extern "C" {
 
 #include "kernels/kernels.h"
 
-/* Attention's path where several serve a shape. Left to itself the best; for tests, the environment
- * variable GLM_CUDA_ATTENTION=plain|mma|lean|wgmma|cudnn names the best that may be taken, read once
- * when the stream is made. lean: wgmma that goes backward as it does where a head's dS fits no memory.
+/* Attention's path where several serve a shape. Left to itself the best; the environment variable
+ * GLM_CUDA_ATTENTION=plain|mma|lean|wgmma|cudnn names the best that may be taken, read once when the
+ * stream is made, and the device's name then says so. lean: wgmma that goes backward as it does where a head's dS fits no memory.
  * cudnn: wgmma, but cuDNN forward over one whole sequence without key sets; the default on Hopper where
  * there is cuDNN. */
 enum cuda_attention {
@@ -34,9 +34,8 @@ enum cuda_attention {
     CUDA_ATTENTION_CUDNN
 };
 
-/* Who makes the tiles of grouped_gemm in BF16, where shapes and device allow: GLM_CUDA_GROUPED=pair,
- * wgmma, mma or plain, read when a stream opens. For tests and timing; anything else means the
- * default. pair: wgmma in clusters of two blocks. */
+/* Who makes the tiles of grouped_gemm in BF16, where shapes and device allow: likewise
+ * GLM_CUDA_GROUPED=plain|mma|wgmma|pair. pair: wgmma in clusters of two blocks. */
 enum cuda_grouped {
     CUDA_GROUPED_PLAIN,
     CUDA_GROUPED_MMA,

@@ -82,6 +82,17 @@ enum {
     A_OP_REDUCTION_DESC = 1612
 };
 
+/* cudnnStatus_t: thousands are classes, 2 bad parameters and 3 what is not supported. */
+enum {
+    STATUS_OLD_DRIVER = 3005,
+    STATUS_OLD_CUDART = 3006,
+    STATUS_MISSING_PREREQUISITE = 3008,
+    STATUS_MISSING_SUBLIBRARY = 3009,
+    STATUS_NOT_COMPILED = 4001,
+    STATUS_NO_HOST_MEMORY = 4003,
+    STATUS_NO_DEVICE_MEMORY = 4004
+};
+
 enum { NOTE_NONDETERMINISTIC = 4, HEUR_FALLBACK = 2, HEUR_A = 3 };
 
 struct cudnn {
@@ -99,6 +110,18 @@ struct cudnn {
     int (*get)(desc_t, int, int, int64_t, int64_t *, void *);
     int (*execute)(handle_t, desc_t, desc_t);
 };
+
+/* A status of cuDNN's, or -1 for a limit of this file, as a failure. */
+static int failed(
+    const struct cudnn *c, int status, const char *what, struct glm_error *err)
+{
+    return glm_fail(err,
+        status == STATUS_NO_HOST_MEMORY || status == STATUS_NO_DEVICE_MEMORY
+            ? GLM_ENOMEM
+            : GLM_EDEVICE,
+        "cuDNN %ld: %s: %s; GLM_CUDA_ATTENTION=wgmma does without it", cudnn_version(c),
+        what, status < 0 ? "too many" : c->words(status));
+}
 
 /* ---- opening ---------------------------------------------------------------------------------- */
 
@@ -133,17 +156,17 @@ struct cudnn *cudnn_new(struct glm_error *err)
         return NULL;
     }
     if ((c->library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL)) == NULL) {
-        glm_fail(err, GLM_EDEVICE, "no libcudnn.so.9");
+        glm_fail(err, GLM_EUSAGE, "no libcudnn.so.9");
         goto out;
     }
     if (!find_all(c)) {
-        glm_fail(err, GLM_EDEVICE, "libcudnn.so.9 lacks a function of cuDNN 9");
+        glm_fail(err, GLM_EUSAGE, "libcudnn.so.9 lacks a function of cuDNN 9");
         goto out;
     }
     const int status = c->create(&c->handle);
     if (status == 0)
         return c;
-    glm_fail(err, GLM_EDEVICE, "cuDNN does not start: %s", c->words(status));
+    failed(c, status, "cudnnCreate", err);
 out:
     cudnn_free(c);
     return NULL;
@@ -172,7 +195,7 @@ struct cudnn_graph {
     const struct cudnn *c;
     desc_t made[MADE], tensor[TENSORS], op[OPS_MOST];
     int made_n, tensors, ops;
-    int status; /* the first that was not 0; -1: too many */
+    int status; /* the first that was no success, nor an engine's refusal; -1: too many */
     const char *what;
 };
 
@@ -347,12 +370,22 @@ static desc_t whole(struct cudnn_graph *g)
     return all;
 }
 
-/* Whether a status says that cuDNN does not take something (its classes of bad and of unsupported
- * parameters). What else goes wrong, such as for want of memory, depends on the moment: it must not
- * choose another engine, whose bits are its own. */
+/* Whether a status says that an engine does not take the graph: a function of the graph, the device
+ * and cuDNN. What depends on the moment or on the process (memory, the driver, a library that is
+ * missing) must not choose another engine, whose bits are its own. */
 static bool declined(int status)
 {
-    return status / 1000 == 2 || status / 1000 == 3;
+    switch (status) {
+    case STATUS_OLD_DRIVER:
+    case STATUS_OLD_CUDART:
+    case STATUS_MISSING_PREREQUISITE:
+    case STATUS_MISSING_SUBLIBRARY:
+        return false;
+    case STATUS_NOT_COMPILED: /* so engines refuse shapes that they claimed to take */
+        return true;
+    default:
+        return status / 1000 == 2 || status / 1000 == 3;
+    }
 }
 
 /* Whether a step went well; the graph keeps what was no refusal. */
@@ -444,8 +477,7 @@ struct cudnn_plan *cudnn_plan_new(struct cudnn_graph *g, struct glm_error *err)
         && (try_mode(p, graph, HEUR_A) || try_mode(p, graph, HEUR_FALLBACK)))
         return p;
     if (g->status != 0 && !declined(g->status))
-        glm_fail(err, GLM_EDEVICE, "cuDNN %ld: %s: %s", cudnn_version(g->c), g->what,
-            g->status < 0 ? "too many" : g->c->words(g->status));
+        failed(g->c, g->status, g->what, err);
     cudnn_plan_free(p);
     return NULL;
 }
@@ -485,7 +517,6 @@ int cudnn_run(const struct cudnn_plan *p, cudaStream_t stream, const int64_t ids
     if (pack != NULL)
         c->unmake(pack);
     if (status != 0)
-        return glm_fail(err, GLM_EDEVICE, "cuDNN %ld: a plan does not run: %s",
-            cudnn_version(c), c->words(status));
+        return failed(c, status, "a plan does not run", err);
     return (int)err->code;
 }

@@ -9,7 +9,7 @@
  *
  * The library is opened when it is first asked for (libcudnn.so.9) and nothing is linked to it; its
  * numbers of attributes are part of its ABI. A graph keeps the first thing that went wrong, and
- * cudnn_plan_new tells it.
+ * cudnn_plan_new tells it, unless it was that cuDNN does not take the graph.
  *
  * Only engines that cuDNN does not call nondeterministic are taken, the first in the order of its
  * heuristics that accepts the graph: a function of the graph, the device and cuDNN's version. */
@@ -45,7 +45,7 @@ struct cudnn;
 struct cudnn_graph;
 struct cudnn_plan;
 
-/* For the current device. NULL: the reason is in err. */
+/* For the current device. NULL: the reason is in err, GLM_EUSAGE if there is no cuDNN 9 here. */
 struct cudnn *cudnn_new(struct glm_error *err);
 void cudnn_free(struct cudnn *c);
 /* 91900 for 9.19.0. */
@@ -62,8 +62,7 @@ void cudnn_pointwise(struct cudnn_graph *g, enum cudnn_pointwise mode, enum cudn
     int axis, int x, int b, int t, int y);
 void cudnn_reduce(struct cudnn_graph *g, enum cudnn_reduction op, int x, int y);
 
-/* NULL: no engine takes the graph, which is the same at any time; or, with err set, something failed
- * that may not fail another time (no memory). */
+/* NULL: no engine takes the graph, which is the same at any time; or, with err set, something failed. */
 struct cudnn_plan *cudnn_plan_new(struct cudnn_graph *g, struct glm_error *err);
 void cudnn_plan_free(struct cudnn_plan *p);
 size_t cudnn_workspace(const struct cudnn_plan *p);

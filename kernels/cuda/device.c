@@ -77,42 +77,66 @@ bool cuda_built_for(const char *archs, int major, int minor)
     return false;
 }
 
-/* The best path that this card has, or a lesser one that the environment asks for. */
-static enum cuda_attention attention_path(int major)
+/* What the environment variable asks for, one of the names of 0 to best; best if it is not set. The
+ * device's name tells it: bits differ. */
+static int asked(glm_stream s, const char *variable, const char *const names[], int best,
+    struct glm_error *err)
 {
-    const char *name = getenv("GLM_CUDA_ATTENTION");
+    const char *const name = getenv(variable);
+    const size_t used = strlen(s->name);
 
-    if (name != NULL && strcmp(name, "plain") == 0)
-        return CUDA_ATTENTION_PLAIN;
-    if (major != 9 || (name != NULL && strcmp(name, "mma") == 0))
-        return CUDA_ATTENTION_MMA;
-    if (name != NULL && strcmp(name, "lean") == 0)
-        return CUDA_ATTENTION_LEAN;
+    if (name == NULL)
+        return best;
+    for (int i = 0; i <= best; i++)
+        if (strcmp(name, names[i]) == 0) {
+            snprintf(s->name + used, sizeof s->name - used, ", %s=%s", variable, name);
+            return i;
+        }
+    char all[64] = "";
+    for (int i = 0; i <= best; i++)
+        snprintf(all + strlen(all), sizeof all - strlen(all), " %s", names[i]);
+    glm_fail(err, GLM_EUSAGE, "%s: \"%.40s\", expected one of:%s", variable, name, all);
+    return best;
+}
+
+/* The best that this card has, or a lesser one that the environment asks for. */
+static void choose_kernels(glm_stream s, struct glm_error *err)
+{
+    static const char *const attention[] = {"plain", "mma", "lean", "wgmma", "cudnn"};
+    static const char *const grouped[] = {"plain", "mma", "wgmma", "pair"};
+
+    s->attention = (enum cuda_attention)asked(
+        s, "GLM_CUDA_ATTENTION", attention, CUDA_ATTENTION_CUDNN, err);
+    s->grouped =
+        (enum cuda_grouped)asked(s, "GLM_CUDA_GROUPED", grouped, CUDA_GROUPED_PAIR, err);
+    if (s->major != 9 && s->attention > CUDA_ATTENTION_MMA)
+        s->attention = CUDA_ATTENTION_MMA;
 #ifdef CUDA_EMULATED
-    return CUDA_ATTENTION_WGMMA;
-#else
-    return name != NULL && strcmp(name, "wgmma") == 0 ? CUDA_ATTENTION_WGMMA
-                                                      : CUDA_ATTENTION_CUDNN;
+    if (s->attention > CUDA_ATTENTION_WGMMA)
+        s->attention = CUDA_ATTENTION_WGMMA;
 #endif
 }
 
 /* The device's name tells who does attention: bits differ. */
-static void open_cudnn(glm_stream s)
+static int open_cudnn(glm_stream s, struct glm_error *err)
 {
     const size_t used = strlen(s->name);
     struct glm_error why = {0};
 
     if (s->attention != CUDA_ATTENTION_CUDNN)
-        return;
+        return 0;
     if ((s->cudnn = attention_cudnn_new(&why)) != NULL) {
         const long v = attention_cudnn_version(s->cudnn);
         snprintf(s->name + used, sizeof s->name - used,
             ", attention by cuDNN %ld.%ld.%ld", v / 10000, v / 100 % 100, v % 100);
-        return;
+        return 0;
     }
+    if (why.code != GLM_EUSAGE)
+        return glm_fail(err, why.code, "%s", why.text);
     s->attention = CUDA_ATTENTION_WGMMA;
     snprintf(s->name + used, sizeof s->name - used,
         ", attention by its own kernels (%.100s)", why.text);
+    return 0;
 }
 
 static int describe(glm_stream s, struct glm_error *err)
@@ -128,7 +152,6 @@ static int describe(glm_stream s, struct glm_error *err)
     s->shared_bytes = (int)p.sharedMemPerBlockOptin;
     s->major = p.major;
     s->minor = p.minor;
-    s->attention = attention_path(p.major);
     snprintf(s->name, sizeof s->name, "%s", p.name);
     if (p.major < 9)
         return glm_fail(err, GLM_EDEVICE,
@@ -140,18 +163,8 @@ static int describe(glm_stream s, struct glm_error *err)
             "device cuda: %s has compute capability %d.%d, this build has kernels for "
             "%s; build anew with make CUDA_ARCH=%d%da, or choose device cpu",
             p.name, p.major, p.minor, CUDA_BUILT_FOR, p.major, p.minor);
-    return GLM_OK;
-}
-
-static enum cuda_grouped grouped_choice(void)
-{
-    static const char *const names[] = {"plain", "mma", "wgmma", "pair"};
-    const char *const named = getenv("GLM_CUDA_GROUPED");
-
-    for (int i = 0; named != NULL && i < 4; i++)
-        if (strcmp(named, names[i]) == 0)
-            return (enum cuda_grouped)i;
-    return CUDA_GROUPED_PAIR;
+    choose_kernels(s, err);
+    return (int)err->code;
 }
 
 static void stream_free(glm_stream s)
@@ -183,16 +196,14 @@ static glm_stream stream_new(int threads, struct glm_error *err)
         glm_fail(err, GLM_ENOMEM, "no memory for a stream");
         return NULL;
     }
-    s->grouped = grouped_choice();
     if (describe(s, err) != 0
         || cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
                "cudaStreamCreate", err)
             != 0
-        || cuda_gemm_open(s, err) != 0) {
+        || cuda_gemm_open(s, err) != 0 || open_cudnn(s, err) != 0) {
         stream_free(s);
         return NULL;
     }
-    open_cudnn(s);
     return s;
 }
 
