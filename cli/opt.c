@@ -337,5 +337,5 @@ int cli_threads(const struct common_options *c)
 
 int cli_movers(const struct common_options *c)
 {
-    return per_processor(c, 3);
+    return per_processor(c, 4);
 }

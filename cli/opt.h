@@ -120,7 +120,7 @@ struct common_options {
 
 /* The number given, else one per CPU that this process may use, at most 64. */
 int cli_threads(const struct common_options *c);
-/* For work that moves bytes: the number given, else three per CPU, at most 64, as most of them wait
+/* For work that moves bytes: the number given, else four per CPU, at most 64, as most of them wait
  * for the disk at any time. */
 int cli_movers(const struct common_options *c);
 

@@ -36,7 +36,7 @@ def commit():
     def git(*words):
         return subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True,
                               check=False).stdout.strip()
-    changed = git("status", "--porcelain", "--untracked-files=no", ":(exclude)results", "/")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude)results")
     return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
 
 
