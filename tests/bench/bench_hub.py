@@ -6,10 +6,10 @@
 
 The hub is tests/hub/server.py, which sends files out of the page cache by sendfile. In each round, one
 after the other: curl of all files to /dev/null, in one process; dd of the same bytes from the page
-cache to the disk (oflag=direct conv=fsync) and glm-import, the one or the other first in turn, as the
-disk may be quicker after a pause; huggingface_hub's snapshot_download, which writes the files and
-compares no digest. The limit of a round is the smallest of curl, dd and cores x
-openssl SHA-256. Wants about three times the model's size of free disk.
+cache to the disk (oflag=direct conv=fsync) and glm-import, the one or the other first in turn;
+huggingface_hub's snapshot_download, which writes the files and compares no digest. The disk rests
+before each. The limit of a round is the smallest of curl, dd and cores x openssl SHA-256. Wants about
+three times the model's size of free disk.
 
 The hub shares the processors, and each byte is in two digests: on two cores that, and not the disk, may
 bound ours, as the note on its CPU says. The machine's kind is part of the result: --name keeps one
@@ -20,6 +20,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import common
 import results
@@ -77,6 +78,12 @@ def dd(files, top):
     return seconds, cpu
 
 
+def rest():
+    """What was written and deleted before is written back and discarded, and the disk idle."""
+    os.sync()
+    time.sleep(3)
+
+
 def warm(files):
     """Everything to be sent lies in the page cache, or the disk would be measured twice."""
     for f in files:
@@ -113,7 +120,7 @@ def main():
                 rate = common.sha256_rate()
                 bounds = {"curl": fetch.seconds, "SHA-256": size / (cores * rate)}
                 for part in ("dd", "ours") if n % 2 == 0 else ("ours", "dd"):
-                    os.sync()
+                    rest()
                     if part == "dd":
                         bounds["dd"], write_cpu = dd(files, top)
                         continue
@@ -127,7 +134,7 @@ def main():
                 limit.append(max(bounds.values()))
                 parts.append(max(bounds, key=bounds.get))
                 if peer:
-                    os.sync()
+                    rest()
                     r = common.Run([sys.executable, "-c", PEER, top / "peer", a.connections])
                     theirs.append(size / r.seconds / 1e9)
                     shutil.rmtree(top / "peer")
