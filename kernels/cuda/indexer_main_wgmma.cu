@@ -160,9 +160,10 @@ static __global__ void k_main(struct loss_chunk, const __grid_constant__ struct 
 }
 #endif
 
+/* The target is attention's, and so is the choice. */
 bool loss_main_wgmma_fits(const struct loss_chunk *c, glm_stream s)
 {
-    return s->major == 9 && loss_main_fits(c);
+    return s->attention >= CUDA_ATTENTION_LEAN && loss_main_fits(c);
 }
 
 static int map_of(struct tensor_map *map, const void *base, int64_t width, int64_t rows,

@@ -145,6 +145,7 @@ other() {
     case $1 in
     attention_fwd) echo GLM_CUDA_ATTENTION=wgmma GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
     attention_bwd) echo GLM_CUDA_ATTENTION=lean GLM_CUDA_ATTENTION=mma GLM_CUDA_ATTENTION=plain ;;
+    indexer_loss) echo GLM_CUDA_ATTENTION=mma ;;
     grouped_gemm) echo GLM_CUDA_GROUPED=wgmma GLM_CUDA_GROUPED=mma GLM_CUDA_GROUPED=plain ;;
     esac
 }
