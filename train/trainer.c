@@ -290,7 +290,8 @@ static int make_data(struct trainer *t, bool train, struct glm_error *err)
 }
 
 /* auto: the GPU if this build and this machine have one. With a driver and without a GPU that can be
- * used it says why: whoever meant to train on a card should not find out by the clock. */
+ * used it says why: whoever meant to train on a card should not find out by the clock. A GPU without
+ * memory, or asked for what it has not, is one that can be used, and its failure the run's. */
 static int open_device(
     struct trainer *t, const struct trainer_options *o, struct glm_error *err)
 {
@@ -302,6 +303,8 @@ static int open_device(
         if ((t->k = kernels_open("cuda", &why)) != NULL
             && (t->stream = t->k->stream_new(o->threads, &why)) != NULL)
             return GLM_OK;
+        if (t->k != NULL && (why.code == GLM_ENOMEM || why.code == GLM_EUSAGE))
+            return glm_fail(err, why.code, "%s", why.text);
         glm_within(&why, "device auto takes the CPU");
         glm_events_note(o->events, why.text);
     }

@@ -137,12 +137,8 @@ struct attention_cudnn *attention_cudnn_new(struct glm_error *err)
 
     if (a == NULL)
         glm_fail(err, GLM_ENOMEM, "no memory for attention's plans");
-    else if ((a->lib = cudnn_new(err)) != NULL) {
-        if (cudnn_version(a->lib) >= OLDEST)
-            return a;
-        glm_fail(err, GLM_EUSAGE, "cuDNN %ld: expected %d or newer",
-            cudnn_version(a->lib), (int)OLDEST);
-    }
+    else if ((a->lib = cudnn_new(OLDEST, err)) != NULL)
+        return a;
     attention_cudnn_free(a);
     return NULL;
 }

@@ -21,11 +21,11 @@ extern "C" {
 
 #include "kernels/kernels.h"
 
-/* Attention's path where several serve a shape. Left to itself the best; the environment variable
- * GLM_CUDA_ATTENTION=plain|mma|lean|wgmma|cudnn names the best that may be taken, read once when the
- * stream is made, and the device's name then says so. lean: wgmma that goes backward as it does where a head's dS fits no memory.
- * cudnn: wgmma, but cuDNN forward over one whole sequence without key sets; the default on Hopper where
- * there is cuDNN. */
+/* Attention's path, and that of the indexer's loss, where several serve a shape. Left to itself the
+ * best; the environment variable GLM_CUDA_ATTENTION=plain|mma|lean|wgmma|cudnn names the best that may
+ * be taken, read once when the stream is made, and the device's name then says so. lean: wgmma that
+ * goes backward as it does where a head's dS fits no memory. cudnn: wgmma, but cuDNN forward over one
+ * whole sequence without key sets; the default on Hopper where there is cuDNN. */
 enum cuda_attention {
     CUDA_ATTENTION_PLAIN,
     CUDA_ATTENTION_MMA,

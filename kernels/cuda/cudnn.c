@@ -88,6 +88,7 @@ enum {
     STATUS_OLD_CUDART = 3006,
     STATUS_MISSING_PREREQUISITE = 3008,
     STATUS_MISSING_SUBLIBRARY = 3009,
+    STATUS_INTERNAL = 4000, /* cudnnCreate's where the card has no memory (9.14, H200) */
     STATUS_NOT_COMPILED = 4001,
     STATUS_NO_HOST_MEMORY = 4003,
     STATUS_NO_DEVICE_MEMORY = 4004
@@ -116,7 +117,8 @@ static int failed(
     const struct cudnn *c, int status, const char *what, struct glm_error *err)
 {
     return glm_fail(err,
-        status == STATUS_NO_HOST_MEMORY || status == STATUS_NO_DEVICE_MEMORY
+        status == STATUS_INTERNAL || status == STATUS_NO_HOST_MEMORY
+                || status == STATUS_NO_DEVICE_MEMORY
             ? GLM_ENOMEM
             : GLM_EDEVICE,
         "cuDNN %ld: %s: %s; GLM_CUDA_ATTENTION=wgmma does without it", cudnn_version(c),
@@ -147,7 +149,7 @@ static bool find_all(struct cudnn *c)
         && find(c, "cudnnBackendExecute", &c->execute);
 }
 
-struct cudnn *cudnn_new(struct glm_error *err)
+struct cudnn *cudnn_new(long oldest, struct glm_error *err)
 {
     struct cudnn *const c = calloc(1, sizeof *c);
 
@@ -161,6 +163,11 @@ struct cudnn *cudnn_new(struct glm_error *err)
     }
     if (!find_all(c)) {
         glm_fail(err, GLM_EUSAGE, "libcudnn.so.9 lacks a function of cuDNN 9");
+        goto out;
+    }
+    if (cudnn_version(c) < oldest) {
+        glm_fail(err, GLM_EUSAGE, "cuDNN %ld: expected %ld or newer", cudnn_version(c),
+            oldest);
         goto out;
     }
     const int status = c->create(&c->handle);
@@ -381,7 +388,8 @@ static bool declined(int status)
     case STATUS_MISSING_PREREQUISITE:
     case STATUS_MISSING_SUBLIBRARY:
         return false;
-    case STATUS_NOT_COMPILED: /* so engines refuse shapes that they claimed to take */
+    case STATUS_NOT_COMPILED: /* so engines refuse shapes that they claimed to take; only by
+                               * these words a compiler without memory would, too */
         return true;
     default:
         return status / 1000 == 2 || status / 1000 == 3;

@@ -45,8 +45,9 @@ struct cudnn;
 struct cudnn_graph;
 struct cudnn_plan;
 
-/* For the current device. NULL: the reason is in err, GLM_EUSAGE if there is no cuDNN 9 here. */
-struct cudnn *cudnn_new(struct glm_error *err);
+/* For the current device. oldest: the version that will do, as cudnn_version has it. NULL: the reason is
+ * in err, GLM_EUSAGE if there is no such cuDNN 9 here. */
+struct cudnn *cudnn_new(long oldest, struct glm_error *err);
 void cudnn_free(struct cudnn *c);
 /* 91900 for 9.19.0. */
 long cudnn_version(const struct cudnn *c);
@@ -62,7 +63,7 @@ void cudnn_pointwise(struct cudnn_graph *g, enum cudnn_pointwise mode, enum cudn
     int axis, int x, int b, int t, int y);
 void cudnn_reduce(struct cudnn_graph *g, enum cudnn_reduction op, int x, int y);
 
-/* NULL: no engine takes the graph, which is the same at any time; or, with err set, something failed. */
+/* NULL: no engine takes the graph; or, with err set, something failed. */
 struct cudnn_plan *cudnn_plan_new(struct cudnn_graph *g, struct glm_error *err);
 void cudnn_plan_free(struct cudnn_plan *p);
 size_t cudnn_workspace(const struct cudnn_plan *p);

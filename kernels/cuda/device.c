@@ -85,9 +85,9 @@ static int asked(glm_stream s, const char *variable, const char *const names[], 
     const char *const name = getenv(variable);
     const size_t used = strlen(s->name);
 
-    if (name == NULL)
+    if (name == NULL || name[0] == '\0' || strcmp(name, names[best]) == 0)
         return best;
-    for (int i = 0; i <= best; i++)
+    for (int i = 0; i < best; i++)
         if (strcmp(name, names[i]) == 0) {
             snprintf(s->name + used, sizeof s->name - used, ", %s=%s", variable, name);
             return i;
