@@ -23,7 +23,7 @@ enum {
      * this stays below the 64 MiB that a killed process may have to fetch again. */
     HUBFLOW_WINDOW = 48 << 20,
     HUBFLOW_SETTLE =
-        32 << 20, /* processed bytes of one stream that make a sync worthwhile */
+        16 << 20, /* processed bytes of one stream that make a sync worthwhile */
     HUBFLOW_POOL = 128 << 20, /* bytes in pieces, all streams together */
     HUBFLOW_MARKS = 32,
     HUBFLOW_MARK = 2 << 20, /* bytes between two states that are kept */
