@@ -16,7 +16,7 @@
  *
  * A state is written only after the sync that its bytes need, so a process killed between the two
  * lines fetches bytes again that the shards have already, never the other way round. The digest
- * stands at an end of a job, so no tile is half in it. At most HUBFLOW_WINDOW bytes of a connection are
+ * stands at an end of a job, so no tile is half in it. At most a window of bytes of a connection is
  * received and not yet covered by a state; that is what a kill costs. Tiles that are done and covered by
  * no state are undone by the next run: their bytes come again, and only those that come then are in
  * the digest. A checkpoint is committed only when every file that was read whole is verified.
@@ -76,7 +76,7 @@ static bool has_room(struct hubstream *s)
     struct hubflow *f = s->flow;
     const struct hubpiece *p = &s->pieces[s->full];
     const uint64_t before = tails(f);
-    const bool inside = p->end - s->settled_at + before <= HUBFLOW_WINDOW
+    const bool inside = p->end - s->settled_at + before <= f->window
         || (s->examined == s->full && before == 0);
     if (!inside && !s->waits) {
         s->waits = true;
@@ -527,6 +527,7 @@ int hubflow_open(
     if (f != NULL) {
         f->o = *o;
         f->pool.most = HUBFLOW_POOL;
+        f->window = hubnet_window(hub_net(o->hub));
         f->s = hf_reader_model(o->r);
         f->reads = hf_reader_source(o->r);
         f->states = calloc((size_t)f->s->file_count + 1, sizeof *f->states);

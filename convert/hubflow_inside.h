@@ -19,11 +19,8 @@ enum {
     HUBFLOW_FILLER = 8 << 20,
     HUBFLOW_GAP =
         64 << 10, /* unwanted bytes that are cheaper to read than a new request */
-    /* Bytes of a connection that may be received and not yet durable. With what waits in sockets
-     * this stays below the 64 MiB that a killed process may have to fetch again. */
-    HUBFLOW_WINDOW = 48 << 20,
     HUBFLOW_SETTLE =
-        16 << 20, /* processed bytes of one stream that make a sync worthwhile */
+        32 << 20, /* processed bytes of one stream that make a sync worthwhile */
     HUBFLOW_POOL = 128 << 20, /* bytes in pieces, all streams together */
     HUBFLOW_MARKS = 32,
     HUBFLOW_MARK = 2 << 20, /* bytes between two states that are kept */
@@ -104,6 +101,7 @@ struct hubflow {
     pthread_cond_t due;     /* something to settle */
     bool failed, ending;
     struct glm_error error;
+    uint64_t window; /* bytes of a connection that may be received and not yet durable */
     struct hubpool pool; /* buffers for pieces; under the lock */
     pthread_t settler;
     bool settling;

@@ -1,5 +1,5 @@
 /* One file from a hub onto the disk: two buffers, so that the network fills one while the other is
- * written and hashed; a state in the journal every SYNC bytes, after the bytes are safe. */
+ * written and hashed; a state in the journal every few blocks, after the bytes are safe. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,7 +15,6 @@
 enum {
     BUFFER = 4 << 20,    /* at most; two for each connection */
     BUFFERS = 128 << 20, /* all of them together */
-    SYNC = 32 << 20 /* bytes between two states: with the buffers what a kill may cost */
 };
 
 struct pull {
@@ -35,6 +34,7 @@ struct part { /* the file that is written */
     int fd;
     char *path;
     uint64_t at, safe;
+    uint64_t sync; /* bytes between two states: with the buffers what a kill may cost */
 };
 
 /* ---- the moving thread ------------------------------------------------------------------------ */
@@ -131,8 +131,8 @@ static int take_buffer(
     if (t->f->ranges == NULL)
         hubsum_update(&t->f->sum, data, n);
     t->at += n;
-    return t->at - t->safe >= SYNC || (last && t->at > t->safe) ? write_state(t, err)
-                                                                : GLM_OK;
+    return t->at - t->safe >= t->sync || (last && t->at > t->safe) ? write_state(t, err)
+                                                                   : GLM_OK;
 }
 
 /* Takes buffers as they fill until the transfer ends; the last one may be part full. */
@@ -329,7 +329,9 @@ static int finish(struct part *t, struct glm_error *err)
 
 int hubkeep_obtain(struct hubkeep *k, struct keptfile *f, struct glm_error *err)
 {
-    struct part t = {.k = k, .f = f, .fd = -1};
+    /* The last buffer may pass that number, and two fill meanwhile. */
+    const uint64_t sync = hubnet_window(hub_net(k->o.hub)) - 3 * BUFFER;
+    struct part t = {.k = k, .f = f, .fd = -1, .sync = sync};
 
     if (hubkeep_is_there(f, err) || err->code != GLM_OK)
         return (int)err->code;

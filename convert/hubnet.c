@@ -419,6 +419,7 @@ int hubnet_open(
     if (net == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for the connection to a hub");
     net->o = *o;
+    hubnet_measure_sockets(net);
     net->tokens_ns = hubnet_now();
     net->random = net->tokens_ns | 1;
     pthread_mutex_init(&net->lock, NULL);

@@ -26,6 +26,12 @@ int hubnet_open(
 void hubnet_stop(struct hubnet *net);
 void hubnet_close(struct hubnet *net);
 
+/* What a killed process may have to fetch again, for each connection. */
+#define HUBNET_BLOCK (UINT64_C(64) << 20)
+/* How much of it a connection may have delivered without its being durable; the rest is for what
+ * waits in sockets (hubnet_socket.c). At least 16 MiB. */
+uint64_t hubnet_window(const struct hubnet *net);
+
 #define HUBNET_ABORT SIZE_MAX
 
 struct hubnet_get {

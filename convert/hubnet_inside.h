@@ -1,5 +1,5 @@
-/* What hubnet.c (the thread that moves bytes), hubnet_hop.c (a request) and hubnet_answer.c (what an
- * answer means) share. */
+/* What hubnet.c (the thread that moves bytes), hubnet_hop.c (a request), hubnet_answer.c (what an answer
+ * means) and hubnet_socket.c (buffers of the kernel) share. */
 #ifndef CONVERT_HUBNET_INSIDE_H
 #define CONVERT_HUBNET_INSIDE_H
 
@@ -49,6 +49,8 @@ struct hubnet {
     struct transfer *incoming; /* under lock */
     bool closing;              /* under lock */
     atomic_bool woken, stopped;
+    bool fix_socket;       /* the kernel would let a socket's buffer grow too large */
+    uint64_t socket_bytes; /* that may wait in one */
     struct transfer *waiting, *active; /* the moving thread's own */
     double tokens;                     /* of limit_rate */
     uint64_t tokens_ns;
@@ -66,5 +68,9 @@ void hubnet_judge(struct transfer *t);
 double hubnet_asked_wait(const struct transfer *t);
 /* Makes what a server sent fit for a sentence: printable, and without the token. */
 void hubnet_scrub(const struct hubnet *net, char *text);
+
+/* hubnet_socket.c */
+void hubnet_measure_sockets(struct hubnet *net);
+int hubnet_on_socket(void *net, curl_socket_t fd, curlsocktype purpose);
 
 #endif

@@ -10,6 +10,7 @@
  *               short   write k does half and says so
  *               enospc, edquot   call k fails, and every call after it that needs space
  *               eio     call k fails, once
+ *               hang    call k and every later one never return: a disk that no longer answers
  *               power   before call k (or at the end, if there is no such call) everything that no
  *                       fsync covered is undone, then exit 137
  *   FAULT_LOSE  with power: all (default), data (names survive), names (bytes survive)
@@ -39,7 +40,7 @@
 #include "tests/fault/tree.h"
 #include "tests/fault/undo.h"
 
-enum mode { COUNT, KILL, TEAR, SHORT, ENOSPC_MODE, EDQUOT_MODE, EIO_MODE, POWER };
+enum mode { COUNT, KILL, TEAR, SHORT, ENOSPC_MODE, EDQUOT_MODE, EIO_MODE, POWER, HANG };
 enum need { NAME = 1, SPACE = 2, BYTES_ = 4, SYNC = 8 }; /* what a call does */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -56,7 +57,7 @@ static int log_fd = -1;
 static void start(void)
 {
     static const char *const names[] = {
-        "count", "kill", "tear", "short", "enospc", "edquot", "eio", "power"};
+        "count", "kill", "tear", "short", "enospc", "edquot", "eio", "power", "hang"};
     started = true;
     const char *r = getenv("FAULT_ROOT"), *m = getenv("FAULT_MODE"),
                *k = getenv("FAULT_AT");
@@ -64,7 +65,7 @@ static void start(void)
     if (!r || !realpath(r, root))
         return;
     root_length = strlen(root);
-    for (int i = 0; m && i < 8; i++)
+    for (int i = 0; m && i < (int)(sizeof names / sizeof *names); i++)
         if (strcmp(m, names[i]) == 0)
             mode = (enum mode)i;
     at = k ? atol(k) : 0;
@@ -185,6 +186,11 @@ static enum verdict point(const char *call, const char *path, int need)
         return now == at ? FAIL : GO;
     case POWER:
         power_loss();
+        break;
+    case HANG:
+        pthread_mutex_unlock(&lock); /* other threads go on until they change something */
+        for (;;)
+            pause();
     }
     return GO;
 }
