@@ -67,6 +67,27 @@ static bool is_plain(const char *s)
     return s[0] != '-';
 }
 
+/* The code point at s (valid UTF-8) if YAML does not take it as it is: controls of ASCII and of
+ * Latin 1, the breaks U+2028 and U+2029, and U+FFFE, U+FFFF. Else 0. */
+static unsigned unprintable(const char *s)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    if (u[0] < 0x20 || u[0] == 0x7f)
+        return u[0];
+    if (u[0] == 0xc2 && u[1] < 0xa0)
+        return u[1];
+    if (u[0] == 0xe2 && u[1] == 0x80 && (u[2] == 0xa8 || u[2] == 0xa9))
+        return 0x2000u | (u[2] & 0x3fu);
+    if (u[0] == 0xef && u[1] == 0xbf && u[2] >= 0xbe)
+        return 0xffc0u | (u[2] & 0x3fu);
+    return 0;
+}
+
+static size_t bytes_of(unsigned point)
+{
+    return point >= 0x800 ? 3 : point >= 0x80 ? 2 : 1;
+}
+
 /* Length of s as YAML; written to out if that is not NULL. */
 static size_t quote(const char *s, char *out)
 {
@@ -76,17 +97,17 @@ static size_t quote(const char *s, char *out)
     if (!plain)
         PUT('"');
     for (; *s; s++) {
-        const unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\') {
+        const unsigned c = unprintable(s);
+        if (c != 0) {
             PUT('\\');
-            PUT((char)c);
-        } else if (c < 0x20 || c == 0x7f) {
-            PUT('\\');
-            PUT('x');
-            PUT("0123456789abcdef"[c >> 4]);
-            PUT("0123456789abcdef"[c & 15]);
+            PUT(c < 0x100 ? 'x' : 'u');
+            for (int shift = c < 0x100 ? 4 : 12; shift >= 0; shift -= 4)
+                PUT("0123456789abcdef"[c >> shift & 15]);
+            s += bytes_of(c) - 1;
         } else {
-            PUT((char)c);
+            if (*s == '"' || *s == '\\')
+                PUT('\\');
+            PUT(*s);
         }
     }
     if (!plain)
@@ -111,8 +132,8 @@ static const char *shown(const struct yamltree *n, char buf[SHOWN])
         return n->kind == YAMLTREE_LIST ? "a list" : "a map";
     snprintf(buf, SHOWN, "'%.60s'", n->text);
     for (char *c = buf; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
+        if (unprintable(c) != 0)
+            memset(c, '?', bytes_of(unprintable(c)));
     return buf;
 }
 

@@ -333,7 +333,7 @@ def recipe():
             "decay-one": "end_weight_decay: 1", "types": "bf16: yes, fp16: on",
             "decay-good": "weight_decay_incr_style: linear, start_weight_decay: 0, end_weight_decay: 1",
             "kinds": "seed: x", "real": "clip_grad: nan", "bool": "bf16: maybe", "word": "split: {}",
-            "list-text": "data_path: .3 a 1 b", "list": "data_path: [a, 'b c', \"\\x01\"]",
+            "list-text": "data_path: .3 a 1 b", "list": "data_path: [a, 'b c', \"\\x01\\x81\\u2028\\uffff\"]",
             "list-weights": "data_path: 1 a b", "list-zero": "data_path: 0 a", "list-map": "data_path: {}",
             "list-deep": "data_path: [[a]]", "mock": "mock_data: true, data_path: a",
             "split": "split: '[1,2]'", "split-bad": "split: 1x", "split-none": "split: 0",

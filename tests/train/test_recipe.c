@@ -251,6 +251,26 @@ Test(recipe, has_a_canonical_text_that_parses_to_itself)
     recipe_free(other);
 }
 
+/* YAML has escapes for characters that it does not take as they are: a canonical text needs them too. */
+Test(recipe, odd_characters_of_a_path_read_back)
+{
+    static const char *const odd[] = {"\\x01", "\\x7f", "\\x81", "\\x85", "\\x9f",
+        "\\xa0", "\\u2027", "\\u2028", "\\u2029", "\\ufeff", "\\ufffd", "\\ufffe",
+        "\\uffff", "\\U0010ffff", "\\\"", "\\\\", "\\n", "\\t"};
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
+        char lines[128];
+        snprintf(
+            lines, sizeof lines, "  data_path: [\"a %s b\", c]\n" TINY_MODEL, odd[i]);
+        struct recipe *const r = good(lines);
+        struct recipe *const again = read_with(r->text, NULL);
+        cr_expect_str_eq(again->text, r->text, "%s", odd[i]);
+        cr_expect_str_eq(
+            again->data.source[0].path, r->data.source[0].path, "%s", odd[i]);
+        recipe_free(again);
+        recipe_free(r);
+    }
+}
+
 Test(recipe, numbers_read_back_bit_for_bit)
 {
     static const double numbers[] = {0.1, 1.0 / 3, 5e-324, 2.2250738585072014e-308,
