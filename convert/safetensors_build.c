@@ -45,13 +45,16 @@ static void GLM_PRINTF(2, 3) append_format(struct text *t, const char *fmt, ...)
     append(t, piece, (size_t)n);
 }
 
+/* The shortest spelling, so that what could be read is not too long to be read again. */
 static void append_string(struct text *t, const char *s, size_t size)
 {
+    static const char plain[] = "\"\\\b\f\n\r\t", escaped[] = "\"\\bfnrt";
     append(t, "\"", 1);
     for (size_t i = 0; i < size; i++) {
         const unsigned char c = (unsigned char)s[i];
-        if (c == '"' || c == '\\')
-            append_format(t, "\\%c", c);
+        const char *const at = memchr(plain, c, sizeof plain - 1);
+        if (at != NULL)
+            append_format(t, "\\%c", escaped[at - plain]);
         else if (c < 0x20)
             append_format(t, "\\u%04x", c);
         else

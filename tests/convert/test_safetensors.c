@@ -216,6 +216,29 @@ Test(safetensors, decodes_escaped_names)
         "given twice");
 }
 
+/* As long as a name may be, of characters with a short escape and a long one. */
+Test(safetensors, what_is_read_can_be_written)
+{
+    static char json[JSONIN_MAX_STRING + 256];
+    struct glm_error err = {0};
+    struct st_header h, again;
+    void *bytes;
+    size_t size, n = 0;
+    json[n++] = '{';
+    json[n++] = '"';
+    for (size_t i = 0; n < JSONIN_MAX_STRING; i++, n += 2)
+        memcpy(json + n, &"\\b\\f\\n\\r\\t\\\"\\\\"[2 * (i % 7)], 2);
+    strcpy(json + n, "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}");
+    accepted(&h, json, 1);
+    cr_assert_eq(st_build(h.tensors, 1, 8, &bytes, &size, &err), 0, "%s", err.text);
+    cr_assert_eq(
+        st_parse(&again, "again", bytes, size, size + 1, &err), 0, "%s", err.text);
+    cr_assert_str_eq(again.tensors[0].name, h.tensors[0].name);
+    st_clear(&again);
+    st_clear(&h);
+    free(bytes);
+}
+
 Test(safetensors, refuses_fields_that_are_wrong_or_missing)
 {
     refused("{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "no dtype");
