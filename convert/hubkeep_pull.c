@@ -1,5 +1,5 @@
 /* One file from a hub onto the disk: two buffers, so that the network fills one while the other is
- * written and hashed; a state in the journal every few blocks, after the bytes are safe. */
+ * written and hashed; a state in the journal every `sync` bytes, after they are safe. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
