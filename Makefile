@@ -91,7 +91,7 @@ endif
 PLUGIN := $(BUILD)/plugin/libh5zstd.so
 
 # Stands between a program and its files, for the fault sweeps (tests/fault/fault.c).
-FAULT := $(BUILD)/libfault.so
+FAULT := $(BUILD)/libfault.so $(BUILD)/libmemory.so
 
 all: ## build the commands, the library and the HDF5 plugin (the default)
 all: $(PROGS) $(TOOLS) $(PLUGIN) $(CUDA_LIB)
@@ -169,7 +169,9 @@ $(EMU)/emu_check: $(EMU)/emu/check.o $(EMU_OBJ)
 $(EMU_LIB): $(EMU_OBJ)
 	$(CXX) -shared -Wl,--no-undefined $(if $(EMU_ASAN),-fsanitize=address) $^ -lpthread -lm -o $@
 
-$(FAULT): $(wildcard tests/fault/*.c tests/fault/*.h)
+$(BUILD)/libfault.so: $(wildcard tests/fault/*.c tests/fault/*.h)
+$(BUILD)/libmemory.so: tests/memory/memory.c
+$(FAULT):
 	@mkdir -p $(@D)
 	$(CC) $(filter-out -fsanitize%,$(CFLAGS)) -fvisibility=hidden -shared $(filter %.c,$^) -o $@
 

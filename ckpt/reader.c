@@ -181,7 +181,7 @@ static void hash_rows(struct digest *d, const unsigned char *p, int64_t rows, si
     }
 }
 
-void reader_hash_tiles(const struct tile_grid *g, const struct rect *elements,
+bool reader_hash_tiles(const struct tile_grid *g, const struct rect *elements,
     size_t element_size, const void *data, unsigned char *digests)
 {
     const struct rect tiles = tile_cover(g, elements);
@@ -189,6 +189,8 @@ void reader_hash_tiles(const struct tile_grid *g, const struct rect *elements,
     unsigned char gather[GATHER];
     struct digest *d = digest_new();
 
+    if (d == NULL)
+        return false;
     for (int64_t e = tiles.lo[0]; e < tiles.hi[0]; e++)
         for (int64_t gr = tiles.lo[1]; gr < tiles.hi[1]; gr++)
             for (int64_t gc = tiles.lo[2]; gc < tiles.hi[2]; gc++) {
@@ -202,6 +204,7 @@ void reader_hash_tiles(const struct tile_grid *g, const struct rect *elements,
                 digests += DIGEST_SIZE;
             }
     digest_free(d);
+    return true;
 }
 
 static int64_t piece_of(const struct manifest *m, int64_t tensor, const struct rect *tile)
@@ -476,8 +479,10 @@ int reader_read(struct reader *r, int64_t tensor, const struct rect *at_rect, bo
     const struct rect tiles = tile_cover(&t->grid, at_rect);
     if (sums == NULL && (sums = malloc((size_t)rect_count(&tiles) * DIGEST_SIZE)) == NULL)
         return glm_fail(err, GLM_ENOMEM, "no memory for tile digests");
-    reader_hash_tiles(&t->grid, at_rect, element, *at, sums);
-    check_tiles(r, tensor, at_rect, sums, err);
+    if (reader_hash_tiles(&t->grid, at_rect, element, *at, sums))
+        check_tiles(r, tensor, at_rect, sums, err);
+    else
+        glm_fail(err, GLM_ENOMEM, "no memory to hash tiles");
     if (sums != digests)
         free(sums);
     return (int)err->code;

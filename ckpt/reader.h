@@ -34,8 +34,9 @@ int reader_read(struct reader *r, int64_t tensor, const struct rect *at_rect, bo
 int reader_frame(struct reader *r, int64_t piece, int64_t tile_in_piece, void *buf,
     size_t capacity, size_t *size, uint32_t *mask, struct glm_error *err);
 
-/* Hashes the tiles of a buffer that holds a tile-aligned rectangle (pitch = its width). */
-void reader_hash_tiles(const struct tile_grid *g, const struct rect *elements,
+/* Hashes the tiles of a buffer that holds a tile-aligned rectangle (pitch = its width). False: no
+ * memory, nothing was hashed. */
+bool reader_hash_tiles(const struct tile_grid *g, const struct rect *elements,
     size_t element_size, const void *data, unsigned char *digests);
 
 #endif

@@ -336,9 +336,11 @@ int writer_put(struct writer *w, int64_t tensor, const struct rect *at, const vo
 
     if (digests == NULL) {
         own = malloc((size_t)rect_count(&tiles) * DIGEST_SIZE);
-        if (own == NULL)
+        if (own == NULL
+            || !reader_hash_tiles(&t->grid, at, glm_dtype_size(t->dtype), data, own)) {
+            free(own);
             return glm_fail(err, GLM_ENOMEM, "no memory for tile digests");
-        reader_hash_tiles(&t->grid, at, glm_dtype_size(t->dtype), data, own);
+        }
         digests = own;
     }
     each_row_run(t, at, note_run, &(struct note){w, digests});

@@ -132,9 +132,10 @@ static int copy(
             != GLM_OK)
         return (int)err->code;
     if (to->derived && f->sink->note != NULL) {
-        if (!known)
-            reader_hash_tiles(
-                &to->grid, &j->at, flow_element_of(s->m, from), data, t->digests);
+        if (!known
+            && !reader_hash_tiles(
+                &to->grid, &j->at, flow_element_of(s->m, from), data, t->digests))
+            return glm_fail(err, GLM_ENOMEM, "no memory to hash tiles");
         return f->sink->note(f->sink->ctx, j->tensor, &j->at, t->digests, err);
     }
     return f->sink->put(

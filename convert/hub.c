@@ -131,8 +131,11 @@ static int resolve_revision(struct hub *h, struct glm_error *err)
     if (revision == NULL
         || asprintf(
                &url, "%s/api/models/%s/revision/%s", h->env.endpoint, h->repo, revision)
-            < 0
-        || asprintf(&what, "%s@%s", h->name, h->spec.revision) < 0)
+            < 0)
+        url = NULL; /* where asprintf fails it leaves anything */
+    if (url == NULL || asprintf(&what, "%s@%s", h->name, h->spec.revision) < 0)
+        what = NULL;
+    if (what == NULL)
         no_memory(h, err);
     else if (ask(h, what, url, NULL, &b, err) == GLM_OK)
         hubtree_commit(what, (char *)b.data, b.size, h->commit, err);
@@ -181,8 +184,10 @@ static int list_files(struct hub *h, struct glm_error *err)
     if (head == NULL
         || asprintf(&url, "%s/api/models/%s/tree/%s?recursive=true&expand=false",
                h->env.endpoint, h->repo, h->commit)
-            < 0)
+            < 0) {
+        url = NULL;
         no_memory(h, err);
+    }
     for (int page = 0; err->code == GLM_OK && url != NULL; page++) {
         struct body b;
         if (page == PAGES_MAX)

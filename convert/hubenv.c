@@ -103,6 +103,8 @@ bool hubenv_origin(const char *url, bool loopback, char out[HUBENV_ORIGIN])
     curl_free(port);
     curl_free(user);
     curl_url_cleanup(u);
+    if (u == NULL)
+        errno = ENOMEM;
     return good;
 }
 
@@ -129,31 +131,45 @@ static bool is_true(const char *name)
     return false;
 }
 
-/* "~/x" as the shell would have it. malloc'd; NULL without HOME or memory. */
-static char *expand(const char *path)
+/* These make a string in *out, malloc'd, and are false if there is no memory for it. A setting that is
+ * lost must never look like one that was not made: without its token a run would ask as nobody. */
+
+static bool copied(const char *text, char **out)
 {
-    char *out = NULL;
+    *out = strdup(text);
+    return *out != NULL;
+}
+
+static bool joined(const char *folder, const char *name, char **out)
+{
+    if (asprintf(out, "%s/%s", folder, name) < 0)
+        *out = NULL;
+    return *out != NULL;
+}
+
+/* "~/x" as the shell would have it; NULL, and true, without HOME. */
+static bool expanded(const char *path, char **out)
+{
     const char *home = getenv("HOME");
+    *out = NULL;
     if (path[0] != '~' || (path[1] != '/' && path[1] != '\0'))
-        return strdup(path);
-    return home == NULL || asprintf(&out, "%s%s", home, path + 1) < 0 ? NULL : out;
+        return copied(path, out);
+    if (home == NULL)
+        return true;
+    if (asprintf(out, "%s%s", home, path + 1) < 0)
+        *out = NULL;
+    return *out != NULL;
 }
 
-static char *joined(const char *folder, const char *name)
-{
-    char *out = NULL;
-    return asprintf(&out, "%s/%s", folder, name) < 0 ? NULL : out;
-}
-
-/* The folder of the hub's client, NULL if nothing says where it would be. */
-static char *hf_home(void)
+/* The folder of the hub's client; NULL, and true, if nothing says where it would be. */
+static bool hf_home(char **out)
 {
     const char *home = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME");
     if (home != NULL && home[0] != '\0')
-        return expand(home);
+        return expanded(home, out);
     if (cache != NULL && cache[0] != '\0')
-        return joined(cache, "huggingface");
-    return expand("~/.cache/huggingface");
+        return joined(cache, "huggingface", out);
+    return expanded("~/.cache/huggingface", out);
 }
 
 /* White space around a token is of the editor; inside it there is none. */
@@ -189,10 +205,11 @@ static int read_token(struct hubenv *e, const char *home, struct glm_error *err)
         return GLM_OK;
     if (said != NULL)
         return take_token(e, "HF_TOKEN", said, err);
-    if (where != NULL && where[0] != '\0')
-        path = expand(where);
-    else if (home != NULL)
-        path = joined(home, "token");
+    const bool there = where != NULL && where[0] != '\0'
+        ? expanded(where, &path)
+        : home == NULL || joined(home, "token", &path);
+    if (!there)
+        return glm_fail(err, GLM_ENOMEM, "no memory for the token's path");
     if (path == NULL)
         return GLM_OK;
     if (dio_slurp(path, TOKEN_LIMIT, &text, &size, &unread) == GLM_OK) {
@@ -225,11 +242,15 @@ static int read_endpoint(struct hubenv *e, struct glm_error *err)
         return glm_fail(err, GLM_ENOMEM, "no memory");
     for (size_t n = strlen(e->endpoint); n > 0 && e->endpoint[n - 1] == '/';)
         e->endpoint[--n] = '\0';
+    errno = 0;
     if (strpbrk(e->endpoint, "?#@ ") != NULL
-        || !hubenv_origin(e->endpoint, true, e->origin))
+        || !hubenv_origin(e->endpoint, true, e->origin)) {
+        if (errno == ENOMEM)
+            return glm_fail(err, GLM_ENOMEM, "no memory for HF_ENDPOINT");
         return glm_fail(err, GLM_EUSAGE,
             "HF_ENDPOINT: expected https://HOST[:PORT], or http:// on this machine "
             "(127.0.0.1, [::1], localhost), without user, query or fragment");
+    }
     e->loopback = strncmp(e->origin, "http:", 5) == 0;
     return GLM_OK;
 }
@@ -245,11 +266,17 @@ int hubenv_read(struct hubenv *e, struct glm_error *err)
 
     *e = (struct hubenv){
         .offline = is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE")};
-    char *home = hf_home();
-    e->cache = cache != NULL ? expand(cache) : home != NULL ? joined(home, "hub") : NULL;
-    e->ca_file = ca != NULL ? strdup(ca) : NULL;
-    e->ca_path = ca_dir != NULL ? strdup(ca_dir) : NULL;
-    if (read_endpoint(e, err) == GLM_OK)
+    char *home = NULL;
+    bool good = hf_home(&home);
+    if (cache != NULL)
+        good = good && expanded(cache, &e->cache);
+    else if (home != NULL)
+        good = good && joined(home, "hub", &e->cache);
+    good = good && (ca == NULL || copied(ca, &e->ca_file));
+    good = good && (ca_dir == NULL || copied(ca_dir, &e->ca_path));
+    if (!good)
+        glm_fail(err, GLM_ENOMEM, "no memory for what the environment says of the hub");
+    else if (read_endpoint(e, err) == GLM_OK)
         read_token(e, home, err);
     free(home);
     return (int)err->code;

@@ -34,7 +34,8 @@ int hubenv_read(struct hubenv *e, struct glm_error *err);
 void hubenv_clear(struct hubenv *e);
 
 /* "https://host:443" of an address; false if it is none that may be fetched from: https, or http
- * on loopback where loopback is allowed, without user or password in it. */
+ * on loopback where loopback is allowed, without user or password in it. Also false, with errno
+ * ENOMEM, if there is no memory. */
 bool hubenv_origin(const char *url, bool loopback, char out[HUBENV_ORIGIN]);
 
 #endif

@@ -228,8 +228,7 @@ bool hubhash_plain(struct hubsum *file, const struct tile_grid *g, const struct 
     size_t element, const unsigned char *data, unsigned char *digests)
 {
     hubsum_update(file, data, (size_t)rect_count(at) * element);
-    reader_hash_tiles(g, at, element, data, digests);
-    return true;
+    return reader_hash_tiles(g, at, element, data, digests);
 }
 
 bool hubhash(struct hubsum *file, const struct tile_grid *g, const struct rect *at,

@@ -76,9 +76,10 @@ void rundir_discard(const struct rundir *d, int64_t step)
     struct glm_error ignored = {0};
     char *name = rundir_name(d, step, &ignored), *partial = NULL;
 
-    if (name != NULL && asprintf(&partial, "%s.partial", name) >= 0)
+    if (name != NULL && asprintf(&partial, "%s.partial", name) >= 0) {
         remove_folder(partial, &ignored);
-    free(partial);
+        free(partial);
+    }
     free(name);
 }
 
@@ -88,9 +89,10 @@ static int remove_step(const struct rundir *d, int64_t step, struct glm_error *e
 
     if (name == NULL)
         return (int)err->code;
-    if (asprintf(&gone, "%s.removed", name) < 0)
+    if (asprintf(&gone, "%s.removed", name) < 0) {
+        gone = NULL;
         glm_fail(err, GLM_ENOMEM, "%s: no memory", name);
-    else if (rename(name, gone) != 0)
+    } else if (rename(name, gone) != 0)
         glm_fail_errno(err, "%s: rename to %s", name, gone);
     else
         remove_folder(gone, err);
@@ -198,10 +200,11 @@ int rundir_open(
  * have taken it already, and then the folder is not empty. */
 static void leave(const struct rundir *d)
 {
-    char *journal = NULL, *folder = NULL;
+    struct glm_error ignored = {0};
+    char *folder = joined(d->path, "run.partial", &ignored);
+    char *journal = folder == NULL ? NULL : joined(folder, "journal", &ignored);
 
-    if (asprintf(&folder, "%s/run.partial", d->path) >= 0
-        && asprintf(&journal, "%s/journal", folder) >= 0) {
+    if (journal != NULL) {
         unlink(journal);
         rmdir(folder);
     }

@@ -118,9 +118,10 @@ static int hash_band(void *ctx, void *own, const struct band *b, struct glm_erro
     const struct hashing *const h = ctx;
 
     (void)own;
-    reader_hash_tiles(&b->grid, &b->at, glm_dtype_size(b->t->dtype), b->data,
-        h->digests
-            + (size_t)(h->first[b->tensor] + b->band * b->grid.count[2]) * DIGEST_SIZE);
+    unsigned char *const out = h->digests
+        + (size_t)(h->first[b->tensor] + b->band * b->grid.count[2]) * DIGEST_SIZE;
+    if (!reader_hash_tiles(&b->grid, &b->at, glm_dtype_size(b->t->dtype), b->data, out))
+        glm_fail(err, GLM_ENOMEM, "%s: no memory to hash its tiles", b->t->name);
     return (int)err->code;
 }
 

@@ -61,8 +61,11 @@ static int note(struct writer *w, const struct band *b, struct glm_error *err)
 
     if (digests == NULL)
         return glm_fail(err, GLM_ENOMEM, "%s: no memory for digests", b->t->name);
-    reader_hash_tiles(&b->grid, &b->at, glm_dtype_size(b->t->dtype), b->data, digests);
-    writer_note(w, b->tensor, &b->at, digests, err);
+    if (reader_hash_tiles(
+            &b->grid, &b->at, glm_dtype_size(b->t->dtype), b->data, digests))
+        writer_note(w, b->tensor, &b->at, digests, err);
+    else
+        glm_fail(err, GLM_ENOMEM, "%s: no memory to hash its tiles", b->t->name);
     free(digests);
     return (int)err->code;
 }

@@ -145,10 +145,11 @@ static int remove_tree(const char *path)
         char *name = NULL;
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
             continue;
-        if (asprintf(&name, "%s/%s", path, e->d_name) < 0)
+        if (asprintf(&name, "%s/%s", path, e->d_name) < 0) {
             rc = -1;
-        else
-            rc = e->d_type == DT_DIR ? remove_tree(name) : unlink(name);
+            break;
+        }
+        rc = e->d_type == DT_DIR ? remove_tree(name) : unlink(name);
         free(name);
     }
     closedir(d);
@@ -217,11 +218,16 @@ struct paths {
 static int make_paths(
     struct paths *p, const char *folder, int64_t n, struct glm_error *err)
 {
-    if (asprintf(&p->one, "%s/one", folder) < 0 || asprintf(&p->two, "%s/two", folder) < 0
-        || asprintf(&p->trace_one, "%s/one.trace", folder) < 0
-        || asprintf(&p->trace_two, "%s/two.trace", folder) < 0
-        || asprintf(&p->ckpt, "%s/two/step-%09lld", folder, (long long)n) < 0)
-        return glm_fail(err, GLM_ENOMEM, "no memory for names");
+    char **const all[] = {&p->one, &p->two, &p->trace_one, &p->trace_two, &p->ckpt};
+    char step[32];
+    snprintf(step, sizeof step, "two/step-%09lld", (long long)n);
+    const char *const names[] = {"one", "two", "one.trace", "two.trace", step};
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (asprintf(all[i], "%s/%s", folder, names[i]) < 0) {
+            *all[i] = NULL; /* where asprintf fails it leaves anything */
+            return glm_fail(err, GLM_ENOMEM, "no memory for names");
+        }
     return GLM_OK;
 }
 
