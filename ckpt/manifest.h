@@ -126,6 +126,12 @@ int manifest_seal(struct manifest *m, const unsigned char *tiles, struct glm_err
 int manifest_check(
     const struct manifest *m, const unsigned char *tiles, struct glm_error *err);
 
+/* Whether there are sections besides the weights: masters, optimizer state, counters. */
+bool manifest_trained(const struct manifest *m);
+
+/* The fingerprint that a checkpoint of the weights alone would have. */
+void manifest_weights_fingerprint(const struct manifest *m, unsigned char out[32]);
+
 /* Whether a side file's path stays inside the folder it is written to: relative, no empty, "." or
  * ".." component, no backslash, colon or control character, at most 1,000 bytes. */
 bool manifest_path_ok(const char *path, size_t length);

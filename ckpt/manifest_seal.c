@@ -115,6 +115,25 @@ static void seal_all(struct seal *out, struct digest *d)
     digest_end(d, out->all);
 }
 
+bool manifest_trained(const struct manifest *m)
+{
+    bool any = false;
+    for (int s = 0; s < SECTION_COUNT; s++)
+        any = any || (s != SECTION_WEIGHT && m->section_present[s]);
+    return any;
+}
+
+void manifest_weights_fingerprint(
+    const struct manifest *m, unsigned char out[DIGEST_SIZE])
+{
+    char hex[DIGEST_HEX],
+        line[DIGEST_HEX + 32]; /* the one line that seal_all would have */
+    digest_hex(m->section_digest[SECTION_WEIGHT], hex);
+    const int n =
+        snprintf(line, sizeof line, "%s\t%s\n", section_name(SECTION_WEIGHT), hex);
+    digest_of(line, (size_t)n, out);
+}
+
 /* Computes everything into *out; out->tensors is malloc'd. */
 static int seal_compute(struct seal *out, const struct manifest *m,
     const unsigned char *tiles, struct glm_error *err)

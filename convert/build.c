@@ -238,7 +238,8 @@ int build_apart(const char *in, const char *out, struct glm_error *err)
     return GLM_OK;
 }
 
-int build_inherit(struct build *b, const struct reader *parent, struct glm_error *err)
+int build_inherit(
+    struct build *b, const struct reader *parent, bool headers, struct glm_error *err)
 {
     const struct index *ix = reader_index(parent);
     const struct manifest *m = ix->manifest;
@@ -248,7 +249,7 @@ int build_inherit(struct build *b, const struct reader *parent, struct glm_error
     for (int64_t i = 0; i < m->file_count; i++) {
         void *data;
         const struct ckpt_file *f = &m->files[i];
-        if (!f->header && strcmp(f->path, "config.json") == 0)
+        if (f->header ? !headers : strcmp(f->path, "config.json") == 0)
             continue;
         if (index_file(ix, f, &data, err) != GLM_OK
             || build_file(b, f->path, f->header, data, f->bytes, err) != GLM_OK)

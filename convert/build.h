@@ -51,8 +51,10 @@ void build_report(const struct build *b, struct convert_report *report);
 
 /* Refuses an output that is the input (or lies inside it). */
 int build_apart(const char *in, const char *out, struct glm_error *err);
-/* Takes over the parent's files, provenance and identity. config.json's text becomes b->config. */
-int build_inherit(struct build *b, const struct reader *parent, struct glm_error *err);
+/* Takes over the parent's files, provenance and identity. config.json's text becomes b->config.
+ * headers: also those of the files that were imported, which hold while no element changes. */
+int build_inherit(
+    struct build *b, const struct reader *parent, bool headers, struct glm_error *err);
 /* config.json as a checkpoint holds it, into b->config. */
 int build_config(struct build *b, const struct reader *r, struct glm_error *err);
 /* Encoding of the output: as asked, or packed if any piece of the input is. */

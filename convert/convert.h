@@ -80,8 +80,8 @@ struct convert_report {
     double seconds;    /* of the call; dry run: estimate, 0 if unknown */
     char topology[64]; /* "tp2,pp2,ep4"; "" for export */
     char layout[256];  /* pipeline layout in force */
-    /* of the checkpoint written; of the one read by export, where only an export that converts
-     * nothing has the fingerprint, else zeros */
+    /* of the checkpoint written. Of an export: the id of the one read, and the fingerprint that an
+     * import of what was written has; zeros where it converts or does not check what it reads */
     unsigned char fingerprint[32], id[32];
     bool has_error;           /* error holds what the numbers lost */
     struct codec_error error; /* all converted tensors together */

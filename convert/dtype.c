@@ -7,6 +7,21 @@
 
 #include "convert/build.h"
 
+/* Whether any tensor becomes other bytes. */
+static bool changes(const struct manifest *from, const struct manifest *to,
+    enum codec_rule rule, struct glm_error *err)
+{
+    struct flow_item *items;
+    bool any = false;
+
+    if (recode_plan(from, to, rule, &items, err) != GLM_OK)
+        return false;
+    for (int64_t i = 0; i < to->tensor_count; i++)
+        any = any || items[i].action == FLOW_RECODE;
+    free(items);
+    return any;
+}
+
 static int plan(struct build *b, const struct recode_options *o, const struct reader *r,
     const struct target_form *form, struct glm_error *err)
 {
@@ -25,8 +40,11 @@ static int plan(struct build *b, const struct recode_options *o, const struct re
     free(old);
     if (err->code != GLM_OK || build_begin(b, "convert", err) != GLM_OK
         || build_table(b, o->ckpt, m->without_mtp, err) != GLM_OK
-        || target_manifest(&b->m, m, b->table, form, true, err) != GLM_OK
-        || build_inherit(b, r, err) != GLM_OK)
+        || target_manifest(&b->m, m, b->table, form, true, err) != GLM_OK)
+        return (int)err->code;
+    /* The headers are those of files with the elements as they were. */
+    const bool headers = !changes(m, b->m, form->rule, err);
+    if (err->code != GLM_OK || build_inherit(b, r, headers, err) != GLM_OK)
         return (int)err->code;
     snprintf(command, sizeof command, "glm-convert --dtype %s", o->dtype);
     if (manifest_add_prov(b->m, "command", command) != 0)
@@ -92,10 +110,7 @@ int convert_recode(const struct recode_options *o, struct convert_report *report
             != GLM_OK)
         goto out;
     const struct manifest *m = reader_manifest(c.reader);
-    bool training = false;
-    for (int s = SECTION_MASTER; s < SECTION_COUNT; s++)
-        training = training || m->section_present[s];
-    if (training)
+    if (manifest_trained(m))
         glm_events_note(events,
             "only weights are converted: the training sections (masters, "
             "optimizer state) stay behind in the input");

@@ -36,6 +36,26 @@ static int write_sides(struct hf_writer *w, const struct index *ix,
     return (int)err->code;
 }
 
+/* The type that config.json is to name. What was imported keeps its text; training stores weights in
+ * a type of its own, and a reader that goes by the text would round them. */
+static struct target_form named_form(
+    const struct manifest *m, const struct target_form *asked)
+{
+    int64_t f32 = 0, bf16 = 0;
+
+    if (!asked->same || !manifest_trained(m))
+        return *asked;
+    for (int64_t i = 0; i < m->tensor_count; i++) {
+        const struct ckpt_tensor *t = &m->tensors[i];
+        if (t->section != SECTION_WEIGHT)
+            continue;
+        const int64_t n = t->grid.dims[0] * t->grid.dims[1] * t->grid.dims[2];
+        f32 += t->dtype == GLM_F32 ? n : 0;
+        bf16 += t->dtype == GLM_BF16 ? n : 0;
+    }
+    return (struct target_form){.dtype = f32 > bf16 ? GLM_F32 : GLM_BF16};
+}
+
 /* Everything that decides the output's bytes. */
 static void plan_digest(struct build *b, const struct index *ix,
     const struct export_options *o, uint64_t limit, unsigned char out[DIGEST_SIZE])
@@ -53,7 +73,7 @@ static void plan_digest(struct build *b, const struct index *ix,
 
 static void fill_report(struct convert_report *report, const struct manifest *m,
     const struct index *ix, const struct hf_writer *w, const struct flow_stats *stats,
-    const struct flow_item *items)
+    const struct flow_item *items, bool unseen)
 {
     report->files = ix->manifest->shard_count;
     report->shards = hf_writer_files(w);
@@ -72,8 +92,8 @@ static void fill_report(struct convert_report *report, const struct manifest *m,
         report->has_error = !report->dry_run;
         codec_error_add(&report->error, &items[i].error);
     }
-    if (report->converted == 0)
-        memcpy(report->fingerprint, ix->manifest->fingerprint, DIGEST_SIZE);
+    if (report->converted == 0 && !unseen)
+        manifest_weights_fingerprint(ix->manifest, report->fingerprint);
 }
 
 int convert_export(const struct export_options *o, struct convert_report *report,
@@ -104,8 +124,9 @@ int convert_export(const struct export_options *o, struct convert_report *report
         || build_config(&b, c.reader, err) != GLM_OK)
         goto out;
     const struct index *ix = reader_index(c.reader);
+    const struct target_form named = named_form(ix->manifest, &form);
     if (target_config(&config, &config_size, o->ckpt, b.config, b.config_size, ix->table,
-            &form, err)
+            &named, err)
             != GLM_OK
         || target_manifest(&b.m, ix->manifest, ix->table, &form, true, err) != GLM_OK
         || recode_plan(ix->manifest, b.m, form.rule, &items, err) != GLM_OK)
@@ -124,7 +145,7 @@ int convert_export(const struct export_options *o, struct convert_report *report
     if (hf_writer_open(&w, &writer, &report->resumed, err) != GLM_OK)
         goto out;
     if (o->dry_run) {
-        fill_report(report, b.m, ix, w, &stats, items);
+        fill_report(report, b.m, ix, w, &stats, items, o->no_verify);
         goto out;
     }
     if (report->resumed)
@@ -135,7 +156,7 @@ int convert_export(const struct export_options *o, struct convert_report *report
             != GLM_OK
         || write_sides(w, ix, o, config, config_size, err) != GLM_OK)
         goto out;
-    fill_report(report, b.m, ix, w, &stats, items);
+    fill_report(report, b.m, ix, w, &stats, items, o->no_verify);
     if (hf_writer_commit(w, err) == GLM_OK)
         w = NULL;
     report->seconds = build_seconds() - start;

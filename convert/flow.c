@@ -131,6 +131,11 @@ static int copy(
         || s->read(s->ctx, from, &j->at, &t->in, &data, t->digests, &known, t, err)
             != GLM_OK)
         return (int)err->code;
+    /* What was read without a look at its digests keeps them: damage stays to be found. */
+    if (!known && s->tiles != NULL) {
+        recorded_digests(s, from, &j->at, t->digests);
+        known = true;
+    }
     if (to->derived && f->sink->note != NULL) {
         if (!known
             && !reader_hash_tiles(

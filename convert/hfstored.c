@@ -33,7 +33,9 @@ int hf_stored_open(struct hf_stored *s, const struct index *ix, struct glm_error
             return (int)err->code;
     if (s->source.file_count == 0)
         return glm_fail(err, GLM_EUSAGE,
-            "%s: holds no source headers (a subset, or not imported from safetensors): "
+            "%s: holds no source headers (a subset, converted or trained since, or not "
+            "imported "
+            "from safetensors): "
             "--same-files is not possible",
             ix->path);
     s->match.s = &s->source;

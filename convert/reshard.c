@@ -11,7 +11,7 @@ static int plan(struct build *b, const struct reshard_options *o, const struct r
         || build_table(b, o->ckpt, m->without_mtp, err) != GLM_OK
         || target_manifest(&b->m, m, b->table, &same, false, err) != GLM_OK)
         return (int)err->code;
-    if (build_inherit(b, r, err) != GLM_OK)
+    if (build_inherit(b, r, true, err) != GLM_OK)
         return (int)err->code;
     if (manifest_add_prov(b->m, "command", "glm-reshard") != 0)
         return glm_fail(err, GLM_ENOMEM, "no memory for provenance");

@@ -11,11 +11,11 @@ static int no_memory(struct glm_error *err)
 }
 
 /* Takes over data. A file of that name is replaced. */
-static int add_file(struct origin *o, const char *path, bool header, void *data,
-    uint64_t bytes, struct glm_error *err)
+static int add_file(
+    struct origin *o, const char *path, void *data, uint64_t bytes, struct glm_error *err)
 {
     for (int64_t i = 0; i < o->files; i++)
-        if (o->file[i].header == header && strcmp(o->file[i].path, path) == 0) {
+        if (strcmp(o->file[i].path, path) == 0) {
             free(o->file[i].data);
             o->file[i].data = data;
             o->file[i].bytes = bytes;
@@ -30,7 +30,7 @@ static int add_file(struct origin *o, const char *path, bool header, void *data,
         free(data);
         return no_memory(err);
     }
-    o->file[o->files++] = (struct origin_file){name, header, data, bytes};
+    o->file[o->files++] = (struct origin_file){name, data, bytes};
     return GLM_OK;
 }
 
@@ -67,8 +67,10 @@ int origin_from(struct origin *o, const struct reader *r, bool own, struct glm_e
     for (int64_t i = 0; i < m->file_count; i++) {
         void *data;
         const struct ckpt_file *f = &m->files[i];
+        if (f->header) /* of files with the elements as they were before training */
+            continue;
         if (index_file(ix, f, &data, err) != GLM_OK
-            || add_file(o, f->path, f->header, data, f->bytes, err) != GLM_OK)
+            || add_file(o, f->path, data, f->bytes, err) != GLM_OK)
             return (int)err->code;
     }
     for (int64_t i = 0; i < m->prov_count; i++)
@@ -92,7 +94,7 @@ static int add_text(struct origin *o, const char *path, const char *text, size_t
     if (copy == NULL)
         return no_memory(err);
     memcpy(copy, text, size);
-    return add_file(o, path, false, copy, size, err);
+    return add_file(o, path, copy, size, err);
 }
 
 int origin_random(struct origin *o, const struct recipe *r, struct glm_error *err)
@@ -131,7 +133,7 @@ int origin_apply(const struct origin *o, struct manifest *m, struct glm_error *e
 {
     for (int64_t i = 0; i < o->files; i++)
         if (manifest_add_file(
-                m, o->file[i].path, o->file[i].header, o->file[i].data, o->file[i].bytes)
+                m, o->file[i].path, false, o->file[i].data, o->file[i].bytes)
             == NULL)
             return no_memory(err);
     for (int64_t i = 0; i < o->provs; i++)

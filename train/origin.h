@@ -11,7 +11,6 @@
 
 struct origin_file {
     char *path;
-    bool header;
     void *data;
     uint64_t bytes;
 };

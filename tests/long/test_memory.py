@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Allocations that fail (tests/memory/allocations.py): every one, of training 400;
-arguments: the beginnings of the names of these commands alone."""
+"""Allocations that fail (tests/memory/allocations.py): 500 of each command's; arguments: the
+beginnings of the names of these commands alone."""
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "memory"))
 import allocations  # noqa: E402
 
-sys.exit(allocations.main(None, sys.argv[1:]))
+sys.exit(allocations.main(500, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Every allocation fails once: each command on a tiny model, with tests/memory/memory.c before it.
+"""Allocations that fail: each command on a tiny model, with tests/memory/memory.c before it.
 
 For each command and each k, in a fresh folder, the command whose k-th allocation fails, then
 
@@ -32,14 +32,13 @@ class Op:
     """A command in an empty folder, which lies beside what all commands read."""
 
     def __init__(self, top, name, words, target=None, env=None, again=(), varies=None,
-                 beside=None, apart=(), most=sys.maxsize):
+                 beside=None, apart=()):
         self.top, self.name, self.words, self.target = top, name, words, target
         self.env = env or {}
         self.again = again    # words that the second run has besides
         self.varies = varies  # lines of stdout that may be missing or differ
         self.beside = beside  # what it makes besides
         self.apart = apart    # files of the target that tell how it came about
-        self.most = most      # allocations that fail in turn, where all would take hours
         self.new = self.said = None
         self.count = 0
 
@@ -172,18 +171,17 @@ def prepare(top, hub):
         Op(top, "data check", ["glm-data", "check", "../../text.h5"]),
         Op(top, "train", ["glm-train", "--device", "cpu", *two, *tiny, "--run", "run", RECIPE],
            "run/step-000000002", again=("--resume",), varies=r"^time .*\n",
-           apart=("index.h5",), most=400),
+           apart=("index.h5",)),
         Op(top, "inspect --metrics", ["glm-inspect", "--metrics", "../../run", "--svg", "out.svg"],
            "out.svg"),
         Op(top, "verify resume", ["glm-verify", "resume", *two, *tiny, "--steps",
-                                  "1,1", "--dir", "out", RECIPE], most=400),
+                                  "1,1", "--dir", "out", RECIPE]),
     ]
 
 
 def places(op, share):
-    """The k to try: all but of what takes long, or so many of them, evenly spread and the first and
-    last among them."""
-    few = min(op.count, share or op.most)
+    """So many k, evenly spread, the first and the last among them."""
+    few = min(op.count, share)
     return sorted({1 + i * (op.count - 1) // max(1, few - 1) for i in range(few)})
 
 
@@ -197,7 +195,7 @@ def line(op, share):
 
 
 def main(share, only=()):
-    """So many allocations of each command; None: all, or what `most` says."""
+    """So many allocations of each command, or all where there are fewer."""
     began, status = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="glm-memory-") as folder:
         top = pathlib.Path(folder).resolve()
@@ -215,4 +213,4 @@ def main(share, only=()):
 
 
 if __name__ == "__main__":
-    sys.exit(main(None, sys.argv[1:]))
+    sys.exit(main(sys.maxsize, sys.argv[1:]))

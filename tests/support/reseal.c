@@ -67,7 +67,7 @@ int reseal_flip(const char *ckpt, enum ckpt_section section, const char *tensor,
         || build_begin(&b, "reseal", err) != GLM_OK
         || build_table(&b, ckpt, m->without_mtp, err) != GLM_OK
         || target_manifest(&b.m, m, b.table, &same, false, err) != GLM_OK
-        || build_inherit(&b, c.reader, err) != GLM_OK
+        || build_inherit(&b, c.reader, true, err) != GLM_OK
         || build_place(&b, placement_topology(m->placement), ENC_PLAIN, 0, err) != GLM_OK
         || build_run(&b, &source, &run, &report, NULL, NULL, err) != GLM_OK)
         goto out;

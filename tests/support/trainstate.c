@@ -235,7 +235,7 @@ int trainstate_write(const struct trainstate_options *o, struct glm_error *err)
         || build_table(&b, o->ckpt, from->without_mtp, err) != GLM_OK
         || make_manifest(&b.m, from, &b, o, err) != GLM_OK
         || make_manifest(&m, from, &b, o, err) != GLM_OK
-        || build_inherit(&b, g.reader, err) != GLM_OK
+        || build_inherit(&b, g.reader, true, err) != GLM_OK
         || build_place(&b,
                o->topology != NULL ? o->topology : placement_topology(from->placement),
                o->zstd ? ENC_ZSTD : ENC_PLAIN, o->shard_size, err)
