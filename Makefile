@@ -371,7 +371,8 @@ $(BUILD)/headers/%.ok: %
 
 # ---- installing -------------------------------------------------------------------------------
 MAN         := $(wildcard man/*.[1-9])
-PUBLIC      := $(wildcard kernels/base/*.h kernels/*.h ckpt/*.h convert/*.h train/*.h verify/*.h)
+PUBLIC      := $(filter-out %_inside.h %_private.h convert/hfstored.h,$(wildcard \
+               kernels/base/*.h kernels/*.h ckpt/*.h convert/*.h train/*.h verify/*.h))
 prefix      := $(DESTDIR)$(PREFIX)
 READER      := $(wildcard python/glm_checkpoint.py)
 
