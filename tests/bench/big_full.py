@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""All of GLM-5.2 through an import: 59,585 tensors in 282 files, 1.5 TB, at 4 threads. About 15 minutes
+on two cores.
+
+    python tests/bench/big_full.py
+
+The elements are the zeros of sparse files and the output is compressed, so that it fits on a disk;
+each byte is read, hashed twice (tile and frame), compressed and placed as any other is. Then the
+checkpoint goes from TP 1 to TP 8, PP 13, EP 32, whose frames are copied, and both are compared.
+
+Promised: at most 512 MB."""
+import common
+import results
+
+def main():
+    figures = []
+    with common.scratch(2) as name:
+        top = common.pathlib.Path(name)
+        b, one, many = common.BIN, top / "tp1", top / "tp8"
+        common.Run([common.TOOLS / "toy", "--config", common.CONFIGS / "glm-5.2.json", "--out",
+                    top / "src", "--files", "282", "--sparse"])
+        tail = ["--quiet", "--threads", "4"]
+        for label, words in (
+                ("import", [b / "glm-import", top / "src", one, "--compress", "zstd", *tail]),
+                ("reshard, TP1 to TP8 PP13 EP32", [b / "glm-reshard", one, many, "--tp", "8", "--pp",
+                                                   "13", "--ep", "32", *tail]),
+                ("diff", [b / "glm-verify", "diff", one, many, *tail])):
+            run = common.Run(words)
+            print(f"  {label}: {run.seconds:.0f} s, {run.peak_mb:.0f} MB", flush=True)
+            figures.append(results.figure(f"{label} of all of GLM-5.2", "s", "lower",
+                                          [run.seconds]))
+            figures.append(common.at_most(f"{label} of all of GLM-5.2, peak", "MB", run.peak_mb, 512))
+    results.show(figures)
+    results.write("full", "tests/bench/big_full.py", figures)
+
+
+main()
