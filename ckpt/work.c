@@ -232,34 +232,95 @@ static int name_paths(struct work *w, const char *target, struct glm_error *err)
     return GLM_OK;
 }
 
+/* ---- what may be removed ---------------------------------------------------------------------- */
+
 /* A mistyped name must not cost somebody a folder of other things. */
-static int check_ours(const char *path, struct glm_error *err)
+
+static bool ends_in(const char *name, const char *end)
 {
-    static const char *const marks[] = {"index.h5", "config.json"};
-    bool ours = false, empty = true;
+    const size_t n = strlen(name), m = strlen(end);
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+struct names {
+    bool any, config, weights, index,
+        work; /* work: of a partial, whatever becomes of it */
+};
+
+static int look(const char *path, struct names *out, struct glm_error *err)
+{
     DIR *d = opendir(path);
 
+    *out = (struct names){0};
     if (d == NULL)
         return glm_fail_errno(err, "%s: open the folder", path);
-    for (const struct dirent *e; !ours && (e = readdir(d)) != NULL;) {
-        empty = empty && (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0);
-        for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++)
-            ours = ours || strcmp(e->d_name, marks[i]) == 0;
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        const char *n = e->d_name;
+        if (strcmp(n, ".") == 0 || strcmp(n, "..") == 0)
+            continue;
+        out->any = true;
+        out->index = out->index || strcmp(n, "index.h5") == 0;
+        out->config = out->config || strcmp(n, "config.json") == 0;
+        out->weights = out->weights || ends_in(n, ".safetensors");
+        out->work = out->work || strcmp(n, "journal") == 0 || strncmp(n, "lease", 5) == 0
+            || ends_in(n, ".part") || (strncmp(n, "shard-", 6) == 0 && ends_in(n, ".h5"));
     }
     closedir(d);
-    if (!ours && !empty)
-        glm_fail(err, GLM_EUSAGE,
-            "%s: --replace takes the place of a checkpoint, a model folder or an empty "
-            "folder; "
-            "this one has neither index.h5 nor config.json",
-            path);
-    return (int)err->code;
+    return GLM_OK;
+}
+
+/* Whether an index.h5 begins as ours do: others use the name, too. */
+static bool is_index(const char *folder)
+{
+    static const char mark[] = "GLMCKPT ";
+    char begin[sizeof mark - 1] = "", *path = work_joined(folder, "index.h5");
+    const int fd = path == NULL ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const bool is = fd >= 0 && read(fd, begin, sizeof begin) == (ssize_t)sizeof begin
+        && memcmp(begin, mark, sizeof begin) == 0;
+
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    return is;
+}
+
+static int check_ours(const char *path, struct glm_error *err)
+{
+    struct names has;
+
+    if (look(path, &has, err) != GLM_OK || !has.any || (has.config && has.weights)
+        || (has.index && is_index(path)))
+        return (int)err->code;
+    return glm_fail(err, GLM_EUSAGE,
+        "%s: --replace takes the place of a checkpoint, a model folder or an empty "
+        "folder; "
+        "this one has neither an index.h5 of ours nor config.json and safetensors files",
+        path);
+}
+
+/* A partial that was there: what a killed command may have left, or nothing at all. */
+static int check_partial(const struct work *w, struct glm_error *err)
+{
+    struct names has;
+
+    if (look(w->partial, &has, err) != GLM_OK || !has.any || has.work || has.index
+        || has.config || has.weights)
+        return (int)err->code;
+    return glm_fail(err, GLM_EUSAGE,
+        "%s: the output is made in this folder, and what lies there is no unfinished "
+        "work; move it, or give the output another name",
+        w->partial);
 }
 
 static int check_target(const struct work *w, struct glm_error *err)
 {
-    struct stat st;
+    struct stat st, parent;
 
+    if (ends_in(w->target, "/.") || ends_in(w->target, "/..")
+        || strcmp(w->target, ".") == 0 || strcmp(w->target, "..") == 0)
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: is no name for an output: it is made under another one and renamed",
+            w->target);
     if (lstat(w->target, &st) != 0)
         return errno == ENOENT ? GLM_OK : glm_fail_errno(err, "%s", w->target);
     if (S_ISLNK(st.st_mode))
@@ -272,6 +333,12 @@ static int check_target(const struct work *w, struct glm_error *err)
     if (!S_ISDIR(st.st_mode))
         return glm_fail(
             err, GLM_EUSAGE, "%s: is not a folder; remove it first", w->target);
+    if (stat(w->parent, &parent) == 0 && parent.st_dev != st.st_dev)
+        return glm_fail(err, GLM_EUSAGE,
+            "%s: another file system is mounted there, and nothing is exchanged for "
+            "that; "
+            "give a name inside it",
+            w->target);
     return check_ours(w->target, err);
 }
 
@@ -302,7 +369,7 @@ int work_open(
     /* Before anything in it is called durable, the folder itself must be. */
     if (dio_sync_folder(w->parent, err) != GLM_OK)
         goto out;
-    if (work_lock_folder(w, err) != GLM_OK
+    if (work_lock_folder(w, err) != GLM_OK || (!made && check_partial(w, err) != GLM_OK)
         || work_take_lease(w, o->take_lease, err) != GLM_OK)
         goto out;
     work_sweep_leases(w);
@@ -429,7 +496,10 @@ int work_commit(struct work *w, const char *const *extras, struct glm_error *err
                     w->partial)
                 : glm_fail_errno(err, "%s: rename from %s", w->target, w->partial);
         if (renameat2(AT_FDCWD, w->partial, AT_FDCWD, w->target, RENAME_EXCHANGE) != 0)
-            return glm_fail_errno(err, "%s: exchange with %s", w->target, w->partial);
+            return glm_fail_errno(err,
+                "%s: exchange with %s, which is whole: move it to its place (the same "
+                "command would begin anew)",
+                w->target, w->partial);
         exchanged = true;
     }
     if (dio_sync_folder(w->parent, err) != GLM_OK)

@@ -46,12 +46,33 @@ void work_remove_seal(const struct work *w)
     free(path);
 }
 
+/* A seal, or what a power cut left of one: digits, or zeros in their place. */
+static bool looks_sealed(const char *path)
+{
+    struct glm_error unread = {0};
+    void *text = NULL;
+    size_t size = 0;
+    bool is = dio_slurp(path, DIGEST_HEX - 1, &text, &size, &unread) == GLM_OK;
+
+    for (size_t i = 0; is && i < size; i++) {
+        const char c = ((const char *)text)[i];
+        is = c == '\0' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+    }
+    free(text);
+    return is;
+}
+
 int work_void_seal(const struct work *w, struct glm_error *err)
 {
     char *path = seal_path(w);
 
     if (path == NULL)
         glm_fail(err, GLM_ENOMEM, "%s: no memory", w->target);
+    else if (access(path, F_OK) == 0 && !looks_sealed(path))
+        glm_fail(err, GLM_EUSAGE,
+            "%s: is in the way of a mark of this name, and is none; move it, or give the "
+            "output another name",
+            path);
     else if (unlink(path) == 0)
         dio_sync_folder(w->parent, err);
     else if (errno != ENOENT)

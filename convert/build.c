@@ -216,12 +216,38 @@ out:
     return (int)err->code;
 }
 
+/* Whether the folder a is b, or lies below it; both as realpath has them. */
+static bool within(const char *a, const char *b)
+{
+    const size_t n = strlen(b);
+    return strncmp(a, b, n) == 0 && (a[n] == '/' || a[n] == '\0' || n == 1);
+}
+
+/* Where the work is done is cleared before it begins. */
+static int apart_from_work(
+    const char *in, const char *real, const char *out, struct glm_error *err)
+{
+    char name[PATH_MAX + 16], work[PATH_MAX];
+    size_t n = strlen(out);
+
+    while (n > 1 && out[n - 1] == '/')
+        n--;
+    snprintf(name, sizeof name, "%.*s.partial", (int)n, out);
+    if (realpath(name, work) == NULL || !within(real, work))
+        return GLM_OK;
+    return glm_fail(err, GLM_EUSAGE,
+        "%s: the input lies in the folder %s, in which the output is made; rename one",
+        in, name);
+}
+
 int build_apart(const char *in, const char *out, struct glm_error *err)
 {
     char a[PATH_MAX], b[PATH_MAX], parent[PATH_MAX];
 
     if (realpath(in, a) == NULL)
         return GLM_OK; /* whoever opens it says what is wrong */
+    if (apart_from_work(in, a, out, err) != GLM_OK)
+        return (int)err->code;
     if (realpath(out, b) == NULL) {
         snprintf(parent, sizeof parent, "%s", out);
         char *slash = strrchr(parent, '/');
@@ -231,9 +257,10 @@ int build_apart(const char *in, const char *out, struct glm_error *err)
             return GLM_OK;
     } else if (strcmp(a, b) == 0) {
         return glm_fail(err, GLM_EUSAGE, "%s: input and output are the same folder", out);
+    } else if (within(a, b)) {
+        return glm_fail(err, GLM_EUSAGE, "%s: the input %s lies inside it", out, in);
     }
-    const size_t n = strlen(a);
-    if (strncmp(a, b, n) == 0 && (b[n] == '/' || b[n] == '\0'))
+    if (within(b, a))
         return glm_fail(err, GLM_EUSAGE, "%s: lies inside the input %s", out, in);
     return GLM_OK;
 }

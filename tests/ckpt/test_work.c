@@ -351,7 +351,7 @@ Test(work, replace_exchanges_and_removes_the_old_one)
 {
     bool resumed;
     cr_assert_eq(mkdir(target, 0777), 0);
-    tmpdir_write(tmpdir_path(folder, "out/index.h5"), "x", 1);
+    tmpdir_write(tmpdir_path(folder, "out/index.h5"), "GLMCKPT 1\n", 10);
     cr_assert_eq(mkdir(tmpdir_path(folder, "out/sub"), 0777), 0);
     tmpdir_write(tmpdir_path(folder, "out/sub/old"), "x", 1);
     struct work *w = opened(&resumed, (struct work_options){.replace = true});
@@ -369,11 +369,54 @@ Test(work, replace_spares_a_folder_of_other_things)
     bool resumed;
     cr_assert_eq(mkdir(target, 0777), 0);
     tmpdir_write(tmpdir_path(folder, "out/thesis"), "x", 1);
-    refused((struct work_options){.replace = true}, GLM_EUSAGE, "neither index.h5");
+    refused((struct work_options){.replace = true}, GLM_EUSAGE, "neither an index.h5");
+    /* Names that others use, too. */
+    tmpdir_write(tmpdir_path(folder, "out/config.json"), "{}", 2);
+    tmpdir_write(tmpdir_path(folder, "out/index.h5"), "\211HDF\r\n\032\n", 8);
+    refused((struct work_options){.replace = true}, GLM_EUSAGE, "neither an index.h5");
     cr_assert_eq(access(tmpdir_path(folder, "out/thesis"), F_OK), 0);
     cr_assert_neq(access(tmpdir_path(folder, "out.partial"), F_OK), 0);
     cr_assert_eq(unlink(tmpdir_path(folder, "out/thesis")), 0);
+    cr_assert_eq(unlink(tmpdir_path(folder, "out/config.json")), 0);
+    cr_assert_eq(unlink(tmpdir_path(folder, "out/index.h5")), 0);
     commit(opened(&resumed, (struct work_options){.replace = true}), NULL);
+}
+
+Test(work, a_model_folder_is_replaced)
+{
+    bool resumed;
+    cr_assert_eq(mkdir(target, 0777), 0);
+    tmpdir_write(tmpdir_path(folder, "out/config.json"), "{}", 2);
+    tmpdir_write(tmpdir_path(folder, "out/model.safetensors"), "x", 1);
+    commit(opened(&resumed, (struct work_options){.replace = true}), NULL);
+}
+
+Test(work, a_partial_of_other_things_is_spared)
+{
+    cr_assert_eq(mkdir(tmpdir_path(folder, "out.partial"), 0777), 0);
+    tmpdir_write(partial("thesis"), "x", 1);
+    refused((struct work_options){0}, GLM_EUSAGE, "no unfinished work");
+    refused((struct work_options){.restart = true}, GLM_EUSAGE, "no unfinished work");
+    cr_assert_eq(access(partial("thesis"), F_OK), 0);
+    cr_assert_neq(access(partial("lease"), F_OK), 0, "a refused one leaves nothing");
+}
+
+Test(work, a_file_called_like_a_seal_is_spared)
+{
+    tmpdir_write(tmpdir_path(folder, "out.sealed"), "mine\n", 5);
+    refused((struct work_options){0}, GLM_EUSAGE, "out.sealed");
+    cr_assert_eq(access(tmpdir_path(folder, "out.sealed"), F_OK), 0);
+    cr_assert_neq(access(tmpdir_path(folder, "out.partial"), F_OK), 0);
+}
+
+Test(work, a_name_that_cannot_be_renamed_to_is_refused_at_once)
+{
+    for (const char *const *n =
+             (const char *const[]){".", "..", "/tmp/.", "/proc", "/tmp/..", NULL};
+         *n != NULL; n++) {
+        struct work_options o = {.target = *n, .replace = true};
+        refused(o, GLM_EUSAGE, *n);
+    }
 }
 
 Test(work, an_empty_name_is_refused)
