@@ -239,17 +239,43 @@ static int integrity_shards(
     return integrity_data(g, o, err);
 }
 
+/* Which file index.h5 is. Shards are opened by name as their turn comes: where a command puts another
+ * checkpoint in this one's place meanwhile, they would be held against the wrong digests. */
+static struct stat index_now(const char *dir)
+{
+    struct stat st = {0};
+    char path[4096];
+    snprintf(path, sizeof path, "%s/index.h5", dir);
+    if (stat(path, &st) != 0)
+        st = (struct stat){0};
+    return st;
+}
+
+static int check_same(
+    struct integrity *g, const struct stat *before, struct glm_error *err)
+{
+    const struct stat now = index_now(g->dir);
+    if (now.st_dev == before->st_dev && now.st_ino == before->st_ino)
+        return GLM_OK;
+    findings_clear(&g->report->findings);
+    findings_init(&g->report->findings);
+    return glm_fail(err, GLM_EIO,
+        "%s: was exchanged for another checkpoint while it was read; run the same again",
+        g->dir);
+}
+
 int integrity_run(struct integrity_report *out, const char *dir,
     const struct integrity_options *o, struct glm_error *err)
 {
     *out = (struct integrity_report){.quick = o->quick};
     findings_init(&out->findings);
     struct integrity g = {.dir = dir, .report = out, .events = o->events};
+    const struct stat before = index_now(dir);
     if (integrity_open(&g, err) != GLM_OK)
         goto out;
     if (g.m != NULL && integrity_shards(&g, o, err) != GLM_OK)
         goto out;
-    if (integrity_folder(&g, err) == GLM_OK)
+    if (integrity_folder(&g, err) == GLM_OK && check_same(&g, &before, err) == GLM_OK)
         integrity_verdict(&g, err);
 out:
     findings_sort(&out->findings);

@@ -59,6 +59,41 @@ static int64_t tile_of(const struct ckpt_tensor *t, int64_t e, int64_t row, int6
     return (e * rows + row / s[1]) * cols + col / s[2];
 }
 
+/* Another checkpoint comes in the place of the one that is read, as --replace does it. */
+static void exchange(void *ctx, const char *what, uint64_t done, uint64_t total)
+{
+    const char *const *const dirs =
+        ctx; /* the one that is read, the other, where it goes */
+    (void)what;
+    (void)done;
+    (void)total;
+    if (access(dirs[2], F_OK) != 0 && rename(dirs[0], dirs[2]) == 0)
+        cr_assert_eq(rename(dirs[1], dirs[0]), 0);
+}
+
+Test(integrity, tells_an_exchange_while_it_reads_from_damage)
+{
+    char *const top = tmpdir_new();
+    const char *const dirs[] = {strdup(tmpdir_path(top, "read")),
+        strdup(tmpdir_path(top, "other")), strdup(tmpdir_path(top, "aside"))};
+    struct integrity_report r;
+    struct glm_error err = {0};
+    const struct glm_events events = {.progress = exchange, .ctx = (void *)dirs};
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(mkdir(dirs[i], 0777), 0);
+        made(dirs[i], &forms[1 - i]);
+    }
+    integrity_run(
+        &r, dirs[0], &(struct integrity_options){.threads = 1, .events = &events}, &err);
+    cr_assert_eq(err.code, GLM_EIO, "%s", err.text);
+    cr_assert_not_null(strstr(err.text, "was exchanged"), "%s", err.text);
+    cr_assert_eq(r.findings.count, 0);
+    integrity_clear(&r);
+    for (int i = 0; i < 3; i++)
+        free((void *)dirs[i]);
+    tmpdir_remove(top);
+}
+
 Test(integrity, finds_nothing_in_what_was_written)
 {
     for (int i = 0; i < FORMS; i++) {
