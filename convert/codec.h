@@ -6,6 +6,7 @@
 #ifndef CONVERT_CODEC_H
 #define CONVERT_CODEC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/base/dtype.h"
@@ -27,6 +28,14 @@ void codec_fp8_encode(const void *x, enum glm_dtype dtype, int64_t rows, int64_t
 /* y = fl32(code * scale), rounded to nearest even in dtype: what published dequantisers do. */
 void codec_fp8_decode(const uint8_t *q, const float *scale, int64_t rows, int64_t cols,
     const int64_t block[2], void *y, enum glm_dtype dtype);
+/* The MXFP8 form, told by type and block together: FP8 has blocks of one row too. U8 scales hold
+ * E8M0 codes: some publishers store them under the plain name of a byte. */
+bool codec_is_mx(enum glm_dtype scale, const int64_t block[2]);
+/* Whether scales can be of a type: F32, F16, BF16, F8_E8M0, U8. */
+bool codec_is_scale(enum glm_dtype dtype);
+/* n scales of such a type as the F32 numbers that codec_fp8_decode takes; all exact. */
+void codec_scale_widen(const void *scale, enum glm_dtype dtype, float *out, int64_t n);
+
 /* F32/F16/BF16 -> F32/F16/BF16, round to nearest even, Inf stays Inf, NaN stays NaN: quiet when
  * narrowed, its very bits when widened. The same type: a copy. y does not overlap x. */
 void codec_cast(

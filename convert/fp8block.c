@@ -132,6 +132,33 @@ SIMD_AVX2 static void decode_avx2(const uint8_t *q, const float *scale, int64_t 
         decode(q, scale, rows, cols, block, y, GLM_BF16);
 }
 
+static bool is_exponent(enum glm_dtype d)
+{
+    return d == GLM_F8_E8M0 || d == GLM_U8;
+}
+
+bool codec_is_mx(enum glm_dtype scale, const int64_t block[2])
+{
+    return is_exponent(scale) && block[0] == 1 && block[1] == 32;
+}
+
+bool codec_is_scale(enum glm_dtype dtype)
+{
+    return is_exponent(dtype) || dtype == GLM_F32 || dtype == GLM_F16
+        || dtype == GLM_BF16;
+}
+
+void codec_scale_widen(const void *scale, enum glm_dtype dtype, float *out, int64_t n)
+{
+    const uint8_t *code = scale;
+
+    assert(codec_is_scale(dtype));
+    if (!is_exponent(dtype))
+        codec_cast(scale, dtype, out, GLM_F32, n);
+    for (int64_t i = 0; is_exponent(dtype) && i < n; i++)
+        out[i] = fp8_e8m0_decode(code[i]);
+}
+
 void codec_fp8_decode(const uint8_t *q, const float *scale, int64_t rows, int64_t cols,
     const int64_t block[2], void *y, enum glm_dtype dtype)
 {

@@ -4,6 +4,7 @@
  * the wide (F32) copies stay in bounds when a tile band is not. */
 #include "convert/recode.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -51,12 +52,19 @@ void recode_member_expect(struct recode_member *member)
 
 struct form { /* how elements are stored on one side */
     enum glm_dtype dtype;
-    bool scaled;
+    bool scaled, mx;
     int64_t block[2];     /* scaled: elements per scale */
-    unsigned char *scale; /* of the whole member */
+    unsigned char *scale; /* of the whole member, as held_size says */
     int64_t scale_cols;
-    size_t scale_size;
+    size_t scale_size; /* of one scale as it is held */
 };
+
+/* Scales are held as the codecs take them: E8M0 codes in the MXFP8 form, F32 in every other,
+ * whatever their type in the file. */
+static size_t held_size(const struct ckpt_tensor *scale)
+{
+    return codec_is_mx(scale->dtype, scale->block) ? 1 : sizeof(float);
+}
 
 static struct form form_of(const struct manifest *m, int64_t tensor, int64_t scale)
 {
@@ -67,14 +75,10 @@ static struct form form_of(const struct manifest *m, int64_t tensor, int64_t sca
         f.block[0] = s->block[0];
         f.block[1] = s->block[1];
         f.scale_cols = s->grid.dims[2];
-        f.scale_size = glm_dtype_size(s->dtype);
+        f.mx = codec_is_mx(s->dtype, s->block);
+        f.scale_size = held_size(s);
     }
     return f;
-}
-
-static bool is_mx(const struct form *f)
-{
-    return f->block[0] == 1;
 }
 
 static unsigned char *scale_at(const struct form *f, int64_t row)
@@ -88,7 +92,7 @@ static void decode(const struct form *f, const unsigned char *from, int64_t row,
 {
     if (!f->scaled)
         codec_cast(from, f->dtype, to, type, rows * cols);
-    else if (is_mx(f))
+    else if (f->mx)
         codec_mxfp8_decode(from, scale_at(f, row), rows, cols, to, type);
     else
         codec_fp8_decode(from, (const float *)(const void *)scale_at(f, row), rows, cols,
@@ -98,7 +102,7 @@ static void decode(const struct form *f, const unsigned char *from, int64_t row,
 static void encode(const struct form *f, const void *from, enum glm_dtype type,
     int64_t row, int64_t rows, int64_t cols, enum codec_rule rule, unsigned char *to)
 {
-    if (is_mx(f))
+    if (f->mx)
         codec_mxfp8_encode(from, type, rows, cols, rule, to, scale_at(f, row));
     else
         codec_fp8_encode(from, type, rows, cols, f->block, rule, to,
@@ -141,31 +145,29 @@ static struct rect member_rect(const struct manifest *m, int64_t tensor, int64_t
     return r;
 }
 
-/* The source's scales of this member, read once. Under the member's lock. BF16 scales of the FP8
- * form are widened: the codecs take F32. */
+/* The source's scales of this member, read once, as held_size says. Under the member's lock. */
 static int load_scale(const struct flow_source *source, int64_t tensor, int64_t e,
     struct recode_member *member, struct flow_thread *t, struct glm_error *err)
 {
     const struct rect all = member_rect(source->m, tensor, e);
-    const enum glm_dtype dtype = source->m->tensors[tensor].dtype;
+    const struct ckpt_tensor *s = &source->m->tensors[tensor];
     const int64_t n = rect_count(&all);
-    const size_t size = (size_t)n * glm_dtype_size(dtype);
-    const struct rect tiles = tile_cover(&source->m->tensors[tensor].grid, &all);
+    const size_t size = (size_t)n * glm_dtype_size(s->dtype);
+    const struct rect tiles = tile_cover(&s->grid, &all);
     unsigned char *data, *digests = malloc((size_t)rect_count(&tiles) * DIGEST_SIZE);
-    const bool widen = dtype == GLM_BF16;
     bool known;
 
-    member->old_scale = malloc(widen ? (size_t)n * sizeof(float) : size);
+    member->old_scale = malloc((size_t)n * held_size(s));
     if (digests == NULL || member->old_scale == NULL)
         glm_fail(err, GLM_ENOMEM, "no memory for scales");
     else if (dio_reserve(&t->aux, size + 2 * DIO_ALIGN, err) == GLM_OK
         && source->read(
                source->ctx, tensor, &all, &t->aux, &data, digests, &known, t, err)
             == GLM_OK) {
-        if (widen)
-            codec_cast(data, GLM_BF16, member->old_scale, GLM_F32, n);
-        else
+        if (codec_is_mx(s->dtype, s->block))
             memcpy(member->old_scale, data, size);
+        else
+            codec_scale_widen(data, s->dtype, (float *)(void *)member->old_scale, n);
     }
     free(digests);
     return (int)err->code;
@@ -181,9 +183,10 @@ static int ready_scales(const struct flow_source *source, const struct flow_sink
     if (item->from_scale >= 0 && member->old_scale == NULL)
         load_scale(source, item->from_scale, e, member, t, err);
     if (err->code == GLM_OK && scale >= 0 && member->new_scale == NULL) {
+        const struct ckpt_tensor *s = &sink->m->tensors[scale];
         const struct rect all = member_rect(sink->m, scale, e);
-        member->new_scale = calloc(
-            (size_t)rect_count(&all), glm_dtype_size(sink->m->tensors[scale].dtype));
+        assert(held_size(s) == glm_dtype_size(s->dtype)); /* put as it is held */
+        member->new_scale = calloc((size_t)rect_count(&all), held_size(s));
         if (member->new_scale == NULL)
             glm_fail(err, GLM_ENOMEM, "no memory for scales");
     }
@@ -276,6 +279,11 @@ static int check_change(
 {
     if (t->scale >= 0) {
         const struct ckpt_tensor *s = &m->tensors[t->scale];
+        if (!codec_is_scale(s->dtype))
+            return glm_fail(err, GLM_EUSAGE,
+                "'%s': scales of type %s cannot be converted; scales must be "
+                "F32, F16, BF16, F8_E8M0 or U8",
+                s->name, glm_dtype_name(s->dtype));
         if (t->dtype == GLM_F8_E4M3 && STRIP % s->block[0] == 0)
             return GLM_OK;
         return glm_fail(err, GLM_EUSAGE,

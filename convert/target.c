@@ -70,9 +70,8 @@ static enum fate fate_of(
     if (t->scale < 0)
         return FATE_QUANTISE;
     const struct ckpt_tensor *s = &m->tensors[t->scale];
-    const bool mx = s->block[0] == 1;
-    const bool same_form = mx == f->mx && (mx || s->block[0] == FP8_BLOCK)
-        && s->block[1] == (mx ? MX_BLOCK : FP8_BLOCK);
+    const bool same_form = f->mx ? codec_is_mx(s->dtype, s->block)
+                                 : s->block[0] == FP8_BLOCK && s->block[1] == FP8_BLOCK;
     return same_form ? FATE_KEEP : FATE_QUANTISE;
 }
 

@@ -275,3 +275,202 @@ Test(recode, what_cannot_be_converted_is_refused_by_name)
     manifest_free(to);
     side_free(&from);
 }
+
+/* ---- scales of every type and block ----------------------------------------------------------- */
+
+static const struct coded {
+    enum glm_dtype scale;
+    int64_t block[2];
+} forms[] = {
+    {GLM_F32, {128, 128}},
+    {GLM_F16, {128, 128}},
+    {GLM_BF16, {128, 128}},
+    {GLM_F8_E8M0, {128, 128}},
+    {GLM_U8, {128, 128}},
+    {GLM_F32, {1, 32}},
+    {GLM_F32, {1, 64}},
+    {GLM_F32, {1, 128}},
+    {GLM_BF16, {1, 128}},
+    {GLM_F8_E8M0, {1, 128}},
+    {GLM_F8_E8M0, {1, 32}},
+    {GLM_U8, {1, 32}},
+    {GLM_BF16, {16, 48}},
+    {GLM_F8_E8M0, {64, 32}},
+};
+
+/* The k-th scale of any tensor: four bits of mantissa at most, exact in every type; those that
+ * hold exponents alone get a power of two. Neighbours differ, rows of blocks too. */
+static double scale_value(enum glm_dtype dtype, int64_t k)
+{
+    const bool exponent = dtype == GLM_F8_E8M0 || dtype == GLM_U8;
+    return ldexp(exponent ? 1 : 1 + (double)(k * 5 % 8) / 8, (int)(k * 7 % 11) - 8);
+}
+
+static void put_scale(enum glm_dtype dtype, int64_t k, unsigned char *out)
+{
+    int exponent;
+    const double v = scale_value(dtype, k), half = frexp(v, &exponent);
+    const float f = (float)v;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    const uint16_t high = (uint16_t)(bits >> 16); /* BF16: the upper half of F32 */
+    const uint16_t f16 = (uint16_t)((exponent + 14) << 10 | (int)((2 * half - 1) * 1024));
+    if (dtype == GLM_F32)
+        memcpy(out + 4 * k, &f, 4);
+    else if (dtype == GLM_BF16)
+        memcpy(out + 2 * k, &high, 2);
+    else if (dtype == GLM_F16)
+        memcpy(out + 2 * k, &f16, 2);
+    else
+        out[k] = (unsigned char)(exponent - 1 + 127);
+}
+
+/* A code by the definition of E4M3. */
+static double code_value(unsigned char c)
+{
+    const int e = c >> 3 & 15, m = c & 7;
+    const double v = e == 0 ? ldexp(m, -9) : ldexp(1 + m / 8.0, e - 7);
+    if ((c & 127) == 127)
+        return NAN;
+    return c & 128 ? -v : v;
+}
+
+/* Every weight that the forms quantise, as codes with such scales. */
+static void release_coded(struct side *s, const struct coded *form)
+{
+    struct glm_error err = {0};
+    char name[256];
+    s->m = manifest_new(table);
+    for (int64_t i = 0; i < table->count; i++) {
+        const struct table_entry *e = &table->entries[i];
+        int64_t shape[3];
+        memcpy(shape, e->shape, sizeof shape);
+        manifest_add_tensor(s->m, e->name, SECTION_WEIGHT,
+            e->quantised ? GLM_F8_E4M3 : e->dtype, shape, e->rank, e->stack, e);
+        if (!e->quantised)
+            continue;
+        for (int k = 0; k < 2; k++) {
+            int64_t *n = &shape[e->rank - 2 + k];
+            *n = (*n + form->block[k] - 1) / form->block[k];
+        }
+        table_scale_name(e->name, ".weight_scale_inv", name, sizeof name);
+        struct ckpt_tensor *t = manifest_add_tensor(
+            s->m, name, SECTION_WEIGHT, form->scale, shape, e->rank, e->stack, e);
+        memcpy(t->block, form->block, sizeof t->block);
+        s->m->tensors[s->m->tensor_count - 2].scale = s->m->tensor_count - 1;
+    }
+    manifest_index(s->m, &err);
+    memflow_init(&s->f, s->m);
+    for (int64_t i = 0; i < s->m->tensor_count; i++)
+        for (int64_t k = 0; k < count_of(&s->m->tensors[i]); k++) {
+            if (s->m->tensors[i].dtype == GLM_F8_E4M3)
+                s->f.data[i][k] = (unsigned char)(k * 37 + k / 251);
+            else if (s->m->tensors[i].block[1] > 1)
+                put_scale(form->scale, k, s->f.data[i]);
+        }
+}
+
+/* Element (row, column) of member e of a weight of the codes: code times the scale of its block. */
+static double coded_value(const struct side *s, int64_t tensor, const struct coded *form,
+    int64_t e, int64_t row, int64_t col)
+{
+    const struct ckpt_tensor *t = &s->m->tensors[tensor];
+    const int64_t rows = t->grid.dims[1], cols = t->grid.dims[2];
+    const int64_t high = (rows + form->block[0] - 1) / form->block[0];
+    const int64_t wide = (cols + form->block[1] - 1) / form->block[1];
+    const int64_t k =
+        e * high * wide + row / form->block[0] * wide + col / form->block[1];
+    return code_value(s->f.data[tensor][(e * rows + row) * cols + col])
+        * scale_value(form->scale, k);
+}
+
+/* In F32 and BF16: four bits of code times four of scale fit both. */
+static double plain_value(const unsigned char *data, enum glm_dtype dtype, int64_t k)
+{
+    float f;
+    uint32_t bits = 0;
+    memcpy((char *)&bits + (dtype == GLM_BF16 ? 2 : 0),
+        data + (size_t)k * glm_dtype_size(dtype), glm_dtype_size(dtype));
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static void decoded(const struct coded *form, const char *dtype)
+{
+    struct side from, to;
+    int64_t seen = 0;
+    release_coded(&from, form);
+    struct flow_item *items = convert(&from, &to, dtype, NULL, 3);
+    for (int64_t i = 0; i < to.m->tensor_count; i++) {
+        const struct ckpt_tensor *t = &to.m->tensors[i];
+        if (items[i].from_scale < 0)
+            continue;
+        for (int64_t k = 0; k < count_of(t); k++) {
+            const int64_t cols = t->grid.dims[2], row = k / cols;
+            const double got = plain_value(to.f.data[i], t->dtype, k);
+            const double want = coded_value(&from, items[i].from, form,
+                row / t->grid.dims[1], row % t->grid.dims[1], k % cols);
+            if (!(got == want || (isnan(got) && isnan(want))))
+                cr_assert_fail(
+                    "%s scales of %dx%d to %s: element %lld of %s is %g, not %g",
+                    glm_dtype_name(form->scale), (int)form->block[0], (int)form->block[1],
+                    dtype, (long long)k, t->name, got, want);
+        }
+        cr_assert_eq(items[i].error.changed, 0, "%s", t->name);
+        seen++;
+    }
+    cr_assert_gt(seen, 30);
+    free(items);
+    side_free(&from);
+    side_free(&to);
+}
+
+Test(recode, scales_of_every_type_and_block_give_code_times_scale)
+{
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        decoded(&forms[i], "f32");
+        decoded(&forms[i], "bf16");
+    }
+}
+
+/* Blocks of 1 x 32 are MXFP8 only if their scales are exponents. */
+Test(recode, rows_of_blocks_with_f32_scales_are_not_taken_for_mxfp8)
+{
+    const struct coded rows = {GLM_F32, {1, 32}}, mx = {GLM_U8, {1, 32}};
+    struct side from, to;
+    release_coded(&from, &rows);
+    struct flow_item *items = convert(&from, &to, "mxfp8", NULL, 2);
+    for (int64_t i = 0; i < to.m->tensor_count; i++)
+        if (to.m->tensors[i].scale >= 0) {
+            cr_assert_eq(items[i].action, FLOW_RECODE);
+            cr_assert_eq(to.m->tensors[to.m->tensors[i].scale].dtype, GLM_F8_E8M0);
+        }
+    free(items);
+    side_free(&from);
+    side_free(&to);
+    release_coded(&from, &mx);
+    items = convert(&from, &to, "mxfp8", NULL, 2);
+    for (int64_t i = 0; i < to.m->tensor_count; i++)
+        cr_assert_eq(items[i].action, FLOW_COPY, "%s", to.m->tensors[i].name);
+    free(items);
+    side_free(&from);
+    side_free(&to);
+}
+
+Test(recode, scales_of_a_type_that_is_none_are_refused_by_name)
+{
+    const struct coded odd = {GLM_I32, {128, 128}};
+    struct glm_error err = {0};
+    struct target_form form;
+    struct flow_item *items;
+    struct side from;
+    struct manifest *to;
+    release_coded(&from, &odd);
+    target_form_parse(&form, "f32", NULL, &err);
+    target_manifest(&to, from.m, table, &form, true, &err);
+    cr_assert_eq(recode_plan(from.m, to, form.rule, &items, &err), GLM_EUSAGE);
+    cr_assert_not_null(
+        strstr(err.text, "weight_scale_inv': scales of type I32"), "%s", err.text);
+    manifest_free(to);
+    side_free(&from);
+}
