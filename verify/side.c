@@ -51,14 +51,6 @@ static int side_rows_ckpt(struct side *s, struct glm_error *err)
 
 /* ---- rows of a Hugging Face directory ---------------------------------------------------------- */
 
-/* Scales go by the names that our checkpoints and exports use, whatever the source called them. */
-static const char *side_suffix(const struct hf_source *h)
-{
-    if (strcmp(h->scale_suffix, ".scale") != 0)
-        return h->scale_suffix;
-    return h->scale_dtype == GLM_F8_E8M0 ? ".weight_scale" : ".weight_scale_inv";
-}
-
 static void side_row_hf(
     struct side_row *r, const struct table_entry *e, enum glm_dtype dtype)
 {
@@ -76,12 +68,13 @@ static void side_row_hf(
     r->grid = e->grid;
 }
 
-static void side_row_hf_scale(
-    struct side_row *r, const struct side *s, const struct side_row *w)
+/* Name and type as in the source: an import keeps both. */
+static void side_row_hf_scale(struct side_row *r, const struct side *s,
+    const struct side_row *w, enum glm_dtype dtype)
 {
     const struct hf_source *h = s->source;
-    side_row_hf(r, w->entry, h->scale_dtype);
-    table_scale_name(w->name, side_suffix(h), r->name, sizeof r->name);
+    side_row_hf(r, w->entry, dtype);
+    table_scale_name(w->name, h->scale_suffix, r->name, sizeof r->name);
     r->is_scale = true;
     int64_t *const matrix = r->shape + r->rank - 2;
     for (int i = 0; i < 2; i++)
@@ -105,7 +98,7 @@ static int side_rows_hf(struct side *s, struct glm_error *err)
         const struct hf_place *q = hfdir_place(s->source, e, 0, true);
         if (q == NULL || q->file < 0 || e->rank < 2)
             continue;
-        side_row_hf_scale(&s->rows[s->count], s, r);
+        side_row_hf_scale(&s->rows[s->count], s, r, q->dtype);
         r->scale = s->count++;
         memcpy(r->block, s->source->scale_block, sizeof r->block);
     }
@@ -223,7 +216,8 @@ void side_member_name(const struct side_row *r, int64_t member, char *buf, size_
 int64_t side_lookup(
     const struct side *s, enum ckpt_section section, const char *name, int64_t *member)
 {
-    static const char *const suffixes[] = {".weight_scale_inv", ".weight_scale"};
+    static const char *const suffixes[] = {
+        ".weight_scale_inv", ".weight_scale", ".scale"};
     const int64_t whole = side_find(s, section, name);
     *member = -1;
     if (whole >= 0)
@@ -231,7 +225,7 @@ int64_t side_lookup(
     const struct table_entry *e = table_find(s->table, name, strlen(name), member);
     if (e != NULL)
         return side_find(s, section, e->name);
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
         char weight[192], scale[192];
         if (!table_scale_of(name, strlen(name), suffixes[i], weight, sizeof weight)
             || (e = table_find(s->table, weight, strlen(weight), member)) == NULL)
@@ -302,10 +296,12 @@ static int side_read_hf(const struct side *s, struct side_cursor *c,
     const size_t element = glm_dtype_size(r->dtype);
     if (p == NULL || p->file < 0)
         return glm_fail(err, GLM_EFORMAT, "%s: '%s' is not there", s->path, r->name);
-    if (p->dtype != r->dtype)
-        return glm_fail(err, GLM_EFORMAT, "%s: expert %lld of '%s' is %s, expert 0 is %s",
-            s->path, (long long)at->lo[0], r->name, glm_dtype_name(p->dtype),
-            glm_dtype_name(r->dtype));
+    if (p->dtype != r->dtype) {
+        char name[192];
+        side_member_name(r, at->lo[0], name, sizeof name);
+        return glm_fail(err, GLM_EFORMAT, "%s: '%s' is %s, expected %s", s->path, name,
+            glm_dtype_name(p->dtype), glm_dtype_name(r->dtype));
+    }
     if (side_switch(s, c, p->file, err) != GLM_OK)
         return err->code;
     const uint64_t pitch = (uint64_t)r->grid.dims[2] * element;
@@ -375,6 +371,10 @@ static int side_dequantise(const struct side *s, struct side_cursor *c, int64_t 
             "%s: '%s' has scale blocks of %lld x %lld, which do not fit "
             "into its tiles: its values cannot be compared, only its codes",
             s->path, r->name, (long long)r->block[0], (long long)r->block[1]);
+    if (!codec_is_scale(q->dtype))
+        return glm_fail(err, GLM_EFORMAT,
+            "%s: '%s' is %s, which no scale can be: the values of '%s' are unknown",
+            s->path, q->name, glm_dtype_name(q->dtype), r->name);
     if (side_read(s, c, row, at, &data, err) != GLM_OK
         || side_room(&c->codes, n, err) != GLM_OK)
         return err->code;
@@ -386,7 +386,7 @@ static int side_dequantise(const struct side *s, struct side_cursor *c, int64_t 
     }
     if (side_read(s, c, r->scale, &where, &data, err) != GLM_OK)
         return err->code;
-    if (q->dtype == GLM_F8_E8M0) {
+    if (codec_is_mx(q->dtype, r->block)) {
         codec_mxfp8_decode(
             c->codes.p, data, rect_len(at, 1), rect_len(at, 2), out, GLM_F32);
         return GLM_OK;
@@ -394,9 +394,10 @@ static int side_dequantise(const struct side *s, struct side_cursor *c, int64_t 
     const int64_t blocks = rect_count(&where);
     if (side_room(&c->scales, (size_t)blocks * sizeof(float), err) != GLM_OK)
         return err->code;
-    codec_cast(data, q->dtype, c->scales.p, GLM_F32, blocks);
-    codec_fp8_decode(c->codes.p, (const float *)(const void *)c->scales.p,
-        rect_len(at, 1), rect_len(at, 2), r->block, out, GLM_F32);
+    float *const scales = (float *)(void *)c->scales.p;
+    codec_scale_widen(data, q->dtype, scales, blocks);
+    codec_fp8_decode(
+        c->codes.p, scales, rect_len(at, 1), rect_len(at, 2), r->block, out, GLM_F32);
     return GLM_OK;
 }
 

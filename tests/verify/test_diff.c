@@ -154,6 +154,41 @@ Test(diff, a_checkpoint_equals_its_source_at_any_topology, .timeout = 1800)
     free(b);
 }
 
+/* E8M0 codes under the plain name of a byte, as some publishers store them. */
+Test(diff, scales_stored_as_bytes_are_exponents)
+{
+    char *const dir = tmpdir_new(), *const u8 = strdup(tmpdir_path(dir, "u8"));
+    char *const e8m0 = strdup(tmpdir_path(dir, "e8m0"));
+    char *const a = strdup(tmpdir_path(dir, "a")),
+                *const b = strdup(tmpdir_path(dir, "b"));
+    const struct diff_options near = {.tolerance = true};
+    struct toy_options o = {.config = "fixtures/configs/tiny-a.json", .form = TOY_MX_U8};
+    struct diff_report r;
+    cr_assert_eq(toy_write(u8, &o), 0, "%s", toy_error());
+    o.form = TOY_MX_E8M0;
+    cr_assert_eq(toy_write(e8m0, &o), 0, "%s", toy_error());
+    imported(u8, a, (struct topology){.tp = 2, .pp = 1, .ep = 1});
+    imported(e8m0, b, (struct topology){.tp = 1, .pp = 1, .ep = 1});
+    const char *const pairs[][2] = {{u8, a}, {u8, u8}, {a, a}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        cr_assert_eq(
+            compared(&r, pairs[i][0], pairs[i][1], (struct diff_options){0}), GLM_OK);
+        diff_clear(&r);
+        cr_assert_eq(compared(&r, pairs[i][0], pairs[i][1], near), GLM_OK);
+        diff_clear(&r);
+    }
+    cr_assert_eq(compared(&r, u8, b, (struct diff_options){0}), GLM_EMISMATCH);
+    const struct diff_pair *const p =
+        pair_of(&r, "model.layers.0.self_attn.o_proj.weight_scale");
+    cr_assert_eq(p->verdict, DIFF_DTYPE, "its type is told as it is stored");
+    diff_clear(&r);
+    tmpdir_remove(dir);
+    free(u8);
+    free(e8m0);
+    free(a);
+    free(b);
+}
+
 /* As transformers writes them: config.json promises MTP layers whose tensors are not there. */
 Test(diff, a_model_folder_without_its_mtp_layers_can_be_compared)
 {
