@@ -82,6 +82,21 @@ static bool scaled_value(
     return unit[0].file >= 0 && !is_code(&unit[0]) && unit[1].file >= 0;
 }
 
+/* A checkpoint's codes with scales are E4M3. */
+static bool other_code(
+    const struct check *k, const struct table_entry *e, const struct hf_place *unit)
+{
+    (void)k, (void)e;
+    return unit[0].file >= 0 && unit[0].dtype == GLM_F8_E5M2 && unit[1].file >= 0;
+}
+
+static bool scaled_vector(
+    const struct check *k, const struct table_entry *e, const struct hf_place *unit)
+{
+    (void)k;
+    return e->rank < 2 && unit[1].file >= 0;
+}
+
 static bool lacks_mtp(
     const struct check *k, const struct table_entry *e, const struct hf_place *unit)
 {
@@ -149,6 +164,15 @@ static int check_suffixes(const struct check *k)
 static int check_scales(const struct check *k)
 {
     const struct hf_match *m = k->m;
+    int64_t scales = 0;
+    for (int i = 0; i < HF_SUFFIXES; i++)
+        scales += m->suffixes[i].count;
+    if (scales > 0 && m->block[0] == 1 && m->block[1] == 1)
+        return glm_fail(k->err, GLM_EFORMAT,
+            "%s: %" PRId64
+            " scales of blocks of 1x1 by weight_block_size in config.json: "
+            "a scale must stand for more than one element",
+            m->s->dir, scales);
     const bool named = m->table->config.quant_method[0] != '\0';
     if (m->unsettled.count)
         return fail(k, &m->unsettled,
@@ -231,6 +255,12 @@ static int run(const struct check *k)
         || fail_if(k, collect(k, scale_alone, true), "scales without their weight") != 0
         || check_complete(k) != 0
         || fail_if(k, collect(k, code_alone, false), "FP8 weights without their scale")
+            != 0
+        || fail_if(k, collect(k, scaled_vector, false),
+               "vectors with a scale, whose blocks are those of a matrix")
+            != 0
+        || fail_if(k, collect(k, other_code, false),
+               "weights of F8_E5M2 with a scale, which must be F8_E4M3")
             != 0
         || fail_if(k, collect(k, scaled_value, false),
                "weights with a scale that are not FP8")

@@ -38,9 +38,12 @@ static int row_dtype(const struct hf_source *s, const struct table_entry *e, boo
     return GLM_OK;
 }
 
-static const char *source_rule(const struct hf_source *s)
+/* A source does not say how its scales were chosen: the usual rule of its form. */
+static const char *source_rule(const struct ckpt_tensor *scale)
 {
-    return s->scale_block[0] == 1 ? "te_round_up" : "amax";
+    if (scale->dtype != GLM_F8_E8M0 && scale->dtype != GLM_U8)
+        return "amax";
+    return scale->block[0] == 1 ? "te_round_up" : "pow2";
 }
 
 static int add_row(
@@ -75,7 +78,7 @@ static int add_row(
     t->block[1] = s->scale_block[1];
     r->m->tensors[r->m->tensor_count - 2].scale = r->m->tensor_count - 1;
     snprintf(r->m->tensors[r->m->tensor_count - 2].scale_rule, sizeof t->scale_rule, "%s",
-        source_rule(s));
+        source_rule(t));
     return GLM_OK;
 }
 

@@ -126,8 +126,13 @@ static int add_scale(
 static int add_kept(struct manifest *m, const struct manifest *source,
     const struct ckpt_tensor *t, struct glm_error *err)
 {
+    /* A manifest has scales of no other weights: nothing could read it. */
+    if (t->scale >= 0 && t->section == SECTION_WEIGHT && !t->entry->quantised)
+        return glm_fail(err, GLM_EFORMAT,
+            "'%s' has scales, but is none of the weights that a checkpoint holds in "
+            "codes: --dtype bf16 or f32 takes its values",
+            t->name);
     struct ckpt_tensor *n = add(m, t, t->dtype, err);
-
     if (n == NULL)
         return (int)err->code;
     n->derived = t->derived;

@@ -210,6 +210,39 @@ Test(codec, fp8_decodes_ragged_blocks_like_the_scalar_rule)
     }
 }
 
+Test(codec, the_form_of_scales_is_told_by_type_and_block)
+{
+    static const int64_t mx[2] = {1, 32}, row[2] = {1, 128}, square[2] = {128, 128};
+    cr_assert(codec_is_mx(GLM_F8_E8M0, mx) && codec_is_mx(GLM_U8, mx));
+    cr_assert_not(codec_is_mx(GLM_F32, mx) || codec_is_mx(GLM_BF16, mx));
+    cr_assert_not(codec_is_mx(GLM_F8_E8M0, row) || codec_is_mx(GLM_F8_E8M0, square));
+    for (int d = 0; d < GLM_DTYPE_COUNT; d++)
+        cr_assert_eq(codec_is_scale((enum glm_dtype)d),
+            d == GLM_F32 || d == GLM_F16 || d == GLM_BF16 || d == GLM_F8_E8M0
+                || d == GLM_U8);
+}
+
+Test(codec, scales_of_every_type_widen_exactly)
+{
+    static uint16_t high[65536];
+    static float y[65536];
+    uint8_t code[256];
+
+    for (int i = 0; i < 65536; i++)
+        high[i] = (uint16_t)i;
+    codec_scale_widen(high, GLM_BF16, y, 65536);
+    for (uint32_t i = 0; i < 65536; i++)
+        cr_assert_eq(f32_bits(y[i]), i << 16);
+    for (int i = 0; i < 256; i++)
+        code[i] = (uint8_t)i;
+    for (int u8 = 0; u8 < 2; u8++) {
+        codec_scale_widen(code, u8 ? GLM_U8 : GLM_F8_E8M0, y, 256);
+        for (int i = 0; i < 255; i++)
+            cr_assert_eq((double)y[i], ldexp(1, i - 127));
+        cr_assert(isnan(y[255]));
+    }
+}
+
 Test(codec, round_trips_within_half_a_step_of_its_scale)
 {
     enum { R = 8, C = 100 };

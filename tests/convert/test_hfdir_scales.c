@@ -122,6 +122,47 @@ Test(hfdir, opens_mx_scales_stored_as_e8m0_and_as_u8)
     }
 }
 
+Test(hfdir, refuses_e5m2_weights_with_scales_which_no_checkpoint_holds)
+{
+    make_form(TOY_FP8);
+    edit.tensors[hfedit_find(&edit, KV_A)].dtype = GLM_F8_E5M2;
+    hfedit_save(&edit);
+    refused("1 weights of F8_E5M2 with a scale, which must be F8_E4M3: " KV_A, "");
+    done();
+}
+
+/* An element of its own for each scale is no block: a scale would look like a weight. */
+Test(hfdir, refuses_scales_of_single_elements)
+{
+    make_form(TOY_FP8);
+    for (int i = 0; i < edit.count; i++) { /* each scale gets its weight's shape */
+        char weight[256];
+        if (!table_scale_of(edit.tensors[i].name, strlen(edit.tensors[i].name),
+                ".weight_scale_inv", weight, sizeof weight))
+            continue;
+        const struct hfedit_tensor *w = &edit.tensors[hfedit_find(&edit, weight)];
+        memcpy(edit.tensors[i].shape, w->shape, sizeof w->shape);
+    }
+    hfedit_save(&edit);
+    hfedit_json(dir, "config.json", "quantization_config", "weight_block_size",
+        json_pack("[i,i]", 1, 1));
+    refused("236 scales of blocks of 1x1 by weight_block_size in config.json", "");
+    done();
+}
+
+Test(hfdir, refuses_a_vector_with_scales)
+{
+    static const char norm[] = "model.norm.weight";
+    make_form(TOY_FP8);
+    const int at = hfedit_find(&edit, norm);
+    edit.tensors[at].dtype = GLM_F8_E4M3;
+    hfedit_add(&edit, edit.tensors[at].file, "model.norm.weight_scale_inv", GLM_F32, 1,
+        edit.tensors[at].shape);
+    hfedit_save(&edit);
+    refused("1 vectors with a scale, whose blocks are those of a matrix: ", norm);
+    done();
+}
+
 Test(hfdir, refuses_scales_of_a_type_the_method_does_not_have)
 {
     make_form(TOY_FP8);
