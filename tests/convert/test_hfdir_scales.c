@@ -154,10 +154,10 @@ Test(hfdir, refuses_a_vector_with_scales)
 {
     static const char norm[] = "model.norm.weight";
     make_form(TOY_FP8);
-    const int at = hfedit_find(&edit, norm);
-    edit.tensors[at].dtype = GLM_F8_E4M3;
-    hfedit_add(&edit, edit.tensors[at].file, "model.norm.weight_scale_inv", GLM_F32, 1,
-        edit.tensors[at].shape);
+    struct hfedit_tensor *const t = &edit.tensors[hfedit_find(&edit, norm)];
+    const int64_t shape[1] = {t->shape[0]};
+    t->dtype = GLM_F8_E4M3;
+    hfedit_add(&edit, t->file, "model.norm.weight_scale_inv", GLM_F32, 1, shape);
     hfedit_save(&edit);
     refused("1 vectors with a scale, whose blocks are those of a matrix: ", norm);
     done();
