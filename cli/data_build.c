@@ -15,8 +15,10 @@ static int print(const char *out, const char *dtype, bool json,
 {
     struct jsonout j;
     if (!json) {
-        printf("%s: %" PRId64 " tokens (%s) in %" PRId64 " document%s", out, r->tokens,
-            dtype, r->documents, r->documents == 1 ? "" : "s");
+        char shown[CLI_SHOWN];
+        printf("%s: %" PRId64 " tokens (%s) in %" PRId64 " document%s",
+            cli_shown(out, shown), r->tokens, dtype, r->documents,
+            r->documents == 1 ? "" : "s");
         if (r->empty > 0)
             printf(", %" PRId64 " of them empty", r->empty);
         if (r->masked > 0)

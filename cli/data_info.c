@@ -97,6 +97,7 @@ int data_check(int argc, char **argv)
     struct tokens t;
     if (opt_parse(&self, &argc, &argv, &err) == 0
         && tokens_open(&t, argv[0], &err) == GLM_OK) {
+        char shown[CLI_SHOWN];
         int64_t largest;
         struct watch watch;
         watch_begin(&watch, "glm-data", &common);
@@ -107,7 +108,7 @@ int data_check(int argc, char **argv)
         else if (err.code == GLM_OK)
             printf("%s: %" PRId64 " tokens in %" PRId64 " documents, largest id %" PRId64
                    ": all as it should be\n",
-                argv[0], t.count, t.documents, largest);
+                cli_shown(argv[0], shown), t.count, t.documents, largest);
         tokens_close(&t);
     }
     return cli_report("glm-data", &err);

@@ -1,16 +1,16 @@
 /* glm-inspect: what is inside a checkpoint. */
-#include <errno.h>
 #include <langinfo.h>
+#include <limits.h>
 #include <locale.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/inspect_show.h"
 #include "cli/opt.h"
 #include "cli/report.h"
 #include "cli/watch.h"
+#include "kernels/base/outfile.h"
 
 struct views {
     bool tree, topology, provenance;
@@ -19,16 +19,14 @@ struct views {
 
 static int draw(struct inspect *in, const char *path, struct glm_error *err)
 {
-    FILE *out = fopen(path, "w");
-    if (out == NULL)
-        return glm_fail_errno(err, "%s: open", path);
-    struct stat st;
-    /* A device or a pipe is written to and stays. */
-    const bool file = fstat(fileno(out), &st) == 0 && S_ISREG(st.st_mode);
-    if (inspect_picture(in, out, err) != GLM_OK)
+    struct outfile o;
+    if (outfile_open(&o, path, err) != GLM_OK)
+        return err->code;
+    const bool file = o.regular; /* a device or a pipe is written to and stays */
+    if (outfile_begin(&o, path, err) == GLM_OK
+        && inspect_picture(in, o.out, err) != GLM_OK)
         glm_within(err, "%s", path);
-    if (fclose(out) != 0)
-        glm_fail_errno(err, "%s: write", path);
+    outfile_close(&o, path, err);
     if (err->code != GLM_OK && file)
         unlink(path);
     return err->code;
@@ -65,6 +63,16 @@ static int show(
     return shown ? GLM_OK : show_summary(s, err);
 }
 
+/* A picture is of a checkpoint and not in it. */
+static int check_apart(const char *svg, const char *ckpt, struct glm_error *err)
+{
+    char real[PATH_MAX];
+    if (svg == NULL || !outfile_inside(svg, ckpt, real))
+        return GLM_OK;
+    return glm_fail(
+        err, GLM_EUSAGE, "--svg %s: lies inside %s, which is read", svg, ckpt);
+}
+
 static int check(const struct views *v, int args, struct glm_error *err)
 {
     if (v->metrics != NULL
@@ -75,6 +83,11 @@ static int check(const struct views *v, int args, struct glm_error *err)
         return glm_fail(err, GLM_EUSAGE,
             "expected CKPT or --metrics RUN, found 0 arguments; 'glm-inspect --help' "
             "says more");
+    if (args > 1 && (v->tree || v->topology || v->provenance || v->svg))
+        return glm_fail(err, GLM_EUSAGE,
+            "--tree, --topology, --provenance and --svg are of a whole checkpoint, not "
+            "of "
+            "a tensor");
     return 0;
 }
 
@@ -136,7 +149,8 @@ int main(int argc, char **argv)
         .threads = cli_movers(&common),
         .events = &watch.events,
     };
-    if (inspect_open(&in, argv[0], tensor != NULL, s.threads, &err) == GLM_OK) {
+    if (check_apart(v.svg, argv[0], &err) == GLM_OK
+        && inspect_open(&in, argv[0], tensor != NULL, s.threads, &err) == GLM_OK) {
         s.in = in;
         jsonout_str(&json, NULL, "command", self.name);
         jsonout_str(&json, NULL, "path", argv[0]);

@@ -107,7 +107,7 @@ static int print_json(const struct train_report *r, struct glm_error *err)
 
 static void print_text(const struct train_report *r, bool only_eval)
 {
-    char took[32];
+    char took[32], shown[CLI_SHOWN];
 
     if (!only_eval) {
         if (r->why != NULL)
@@ -124,7 +124,7 @@ static void print_text(const struct train_report *r, bool only_eval)
         printf("validation   loss %.5f, perplexity %.3f on %" PRId64 " tokens\n",
             r->eval.loss, r->eval.perplexity, r->eval.targets);
     if (r->checkpoint[0] != '\0')
-        printf("checkpoint   %s\n", r->checkpoint);
+        printf("checkpoint   %s\n", cli_shown(r->checkpoint, shown));
     printf("time         %s\n", progress_time(r->seconds, took, sizeof took));
 }
 

@@ -1,5 +1,6 @@
 /* glm-inspect --metrics RUN: the steps of a training run as a table, and its curves. */
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/inspect_show.h"
+#include "kernels/base/outfile.h"
 #include "train/train.h"
 
 enum {
@@ -61,19 +63,36 @@ static void add_row(struct jsonout *j, const char *key, const struct metrics_row
         jsonout_real(j, o, m->name, metrics_get(r, m));
 }
 
+/* A picture may lie in the run's folder, but not take the place of what the run wrote there. */
+static int check_apart(const char *path, const char *run, struct glm_error *err)
+{
+    char folder[PATH_MAX], real[PATH_MAX];
+    struct stat st;
+    if (snprintf(folder, sizeof folder, "%s", run) >= PATH_MAX)
+        return GLM_OK;
+    if (stat(run, &st) == 0 && !S_ISDIR(st.st_mode)) { /* metrics.jsonl itself */
+        char *const slash = strrchr(folder, '/');
+        snprintf(slash != NULL ? slash + 1 : folder, 2, ".");
+    }
+    const bool inside = outfile_inside(path, folder, real);
+    const size_t n = inside ? strlen(real) : 0;
+    if (!inside || stat(real, &st) != 0 || !S_ISREG(st.st_mode)
+        || (n > 4 && strcmp(real + n - 4, ".svg") == 0))
+        return GLM_OK;
+    return glm_fail(err, GLM_EUSAGE,
+        "--svg %s: a file of the run, whose name does not end in .svg", path);
+}
+
 static int draw(const char *path, const char *run, const struct metrics_row *rows,
     int64_t count, struct glm_error *err)
 {
-    FILE *const out = fopen(path, "w");
-    if (!out)
-        return glm_fail_errno(err, "%s: open", path);
-    struct stat st;
-    /* A device or a pipe is written to and stays. */
-    const bool file = fstat(fileno(out), &st) == 0 && S_ISREG(st.st_mode);
-    curves_svg(out, run, rows, count);
-    const bool bad = ferror(out) != 0;
-    if (fclose(out) != 0 || bad)
-        glm_fail_errno(err, "%s: write", path);
+    struct outfile o;
+    if (check_apart(path, run, err) != GLM_OK || outfile_open(&o, path, err) != GLM_OK)
+        return err->code;
+    const bool file = o.regular; /* a device or a pipe is written to and stays */
+    if (outfile_begin(&o, path, err) == GLM_OK)
+        curves_svg(o.out, run, rows, count);
+    outfile_close(&o, path, err);
     if (err->code != GLM_OK && file)
         unlink(path);
     return err->code;

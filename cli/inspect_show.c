@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/progress.h"
+#include "cli/report.h"
 
 const char *show_count(int64_t n, char *buf, size_t size)
 {
@@ -121,7 +122,7 @@ static void sum_line(const char *name, const struct inspect_sum *s)
 
 static void summary_checkpoint(const struct manifest *m, const struct inspect_summary *y)
 {
-    char word[64], hex[DIGEST_HEX], bytes[32], index[32];
+    char word[64], hex[DIGEST_HEX], bytes[32], index[32], shown[CLI_SHOWN];
     const struct topology *t = placement_topology(m->placement);
     topology_print(t, word, sizeof word);
     printf("topology     %s, layout %s\n", word, t->layout);
@@ -143,7 +144,7 @@ static void summary_checkpoint(const struct manifest *m, const struct inspect_su
     for (int64_t i = 0; i < m->prov_count; i++)
         if (strcmp(m->prov[i].key, "source") == 0
             || strcmp(m->prov[i].key, "revision") == 0)
-            printf("%-12s %s\n", m->prov[i].key, m->prov[i].value);
+            printf("%-12s %s\n", m->prov[i].key, cli_shown(m->prov[i].value, shown));
 }
 
 static void summary_text(const struct show *s, const struct inspect_summary *y)
@@ -396,20 +397,20 @@ int show_provenance(const struct show *s, struct glm_error *err)
     if (m == NULL)
         return glm_fail(err, GLM_EUSAGE,
             "%s is a Hugging Face directory: it has no provenance", s->path);
-    char bytes[32], hex[DIGEST_HEX];
+    char bytes[32], hex[DIGEST_HEX], shown[CLI_SHOWN];
     json_t *o = s->json != NULL ? jsonout_object(s->json, NULL, "provenance") : NULL;
     json_t *files = s->json != NULL ? jsonout_array(s->json, NULL, "files") : NULL;
     for (int64_t i = 0; i < m->prov_count; i++)
         if (s->json != NULL)
             jsonout_str(s->json, o, m->prov[i].key, m->prov[i].value);
         else
-            printf("%-20s %s\n", m->prov[i].key, m->prov[i].value);
+            printf("%-20s %s\n", m->prov[i].key, cli_shown(m->prov[i].value, shown));
     for (int64_t i = 0; i < m->file_count; i++) {
         const struct ckpt_file *f = &m->files[i];
         digest_hex(f->sha256, hex);
         if (s->json == NULL) {
             printf("%-20s %s, %s, SHA-256 %.16s\n",
-                f->header ? "safetensors header" : "file", f->path,
+                f->header ? "safetensors header" : "file", cli_shown(f->path, shown),
                 progress_bytes(f->bytes, bytes, sizeof bytes), hex);
             continue;
         }

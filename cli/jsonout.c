@@ -2,6 +2,9 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
+
+#include "kernels/base/utf8.h"
 
 void jsonout_init(struct jsonout *j)
 {
@@ -15,6 +18,16 @@ void jsonout_clear(struct jsonout *j)
     *j = (struct jsonout){0};
 }
 
+static int set(json_t *to, const char *key, json_t *value)
+{
+    char *const name = utf8_mended(key);
+    const int rc = name != NULL ? json_object_set_new(to, name, value) : -1;
+    if (name == NULL)
+        json_decref(value);
+    free(name);
+    return rc;
+}
+
 /* Takes over value. */
 static json_t *put(struct jsonout *j, json_t *to, const char *key, json_t *value)
 {
@@ -22,7 +35,7 @@ static json_t *put(struct jsonout *j, json_t *to, const char *key, json_t *value
         to = j->root;
     const int rc = j->failed ? -1
         : key == NULL        ? json_array_append_new(to, value)
-                             : json_object_set_new(to, key, value);
+                             : set(to, key, value);
     if (j->failed)
         json_decref(value);
     if (rc == 0)
@@ -35,7 +48,12 @@ static json_t *put(struct jsonout *j, json_t *to, const char *key, json_t *value
 
 void jsonout_str(struct jsonout *j, json_t *to, const char *key, const char *value)
 {
-    put(j, to, key, value != NULL ? json_string(value) : json_null());
+    char *const text = value != NULL ? utf8_mended(value) : NULL;
+    put(j, to, key,
+        value == NULL      ? json_null()
+            : text != NULL ? json_string(text)
+                           : NULL);
+    free(text);
 }
 
 void jsonout_int(struct jsonout *j, json_t *to, const char *key, int64_t value)

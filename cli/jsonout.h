@@ -1,7 +1,8 @@
 /* --json: one object on stdout, keys in the order in which they were added.
  *
- * The setters can be called in a row without looking: the first failure (memory, text that is not
- * UTF-8) is kept and jsonout_print reports it. */
+ * The setters can be called in a row without looking: the first failure (memory) is kept and
+ * jsonout_print reports it. Names of files may be any bytes and JSON is UTF-8: U+FFFD stands for each
+ * byte of a text or key that is not. */
 #ifndef CLI_JSONOUT_H
 #define CLI_JSONOUT_H
 

@@ -6,6 +6,7 @@
 
 #include "cli/jsonout.h"
 #include "cli/progress.h"
+#include "cli/report.h"
 
 static void error_json(struct jsonout *j, const struct codec_error *e)
 {
@@ -76,9 +77,10 @@ static void print_error(const struct codec_error *e)
 static void print_text(const struct outcome *o)
 {
     const struct convert_report *r = o->report;
-    char bytes[24], took[32];
+    char bytes[24], took[32], shown[CLI_SHOWN];
     const uint64_t size = r->written_bytes + r->skipped_bytes;
-    printf("%-11s  %s\n", r->dry_run ? "would write" : "written", o->output);
+    printf("%-11s  %s\n", r->dry_run ? "would write" : "written",
+        cli_shown(o->output, shown));
     printf("tensors      %" PRId64 " (%" PRId64 " in Hugging Face's count), %" PRId64
            " elements\n",
         r->tensors, r->hf_tensors, r->elements);

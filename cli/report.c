@@ -19,20 +19,25 @@ static int unsafe(const unsigned char *c)
         : 0;
 }
 
-void cli_sentence(FILE *out, const char *name, const char *text)
+const char *cli_shown(const char *text, char shown[CLI_SHOWN])
 {
-    char line[8192]; /* one write: stderr has no buffer of its own */
     size_t at = 0;
     for (const unsigned char *c = (const unsigned char *)text;
-         *c != '\0' && at + 16 < sizeof line;) {
+         *c != '\0' && at + 16 < CLI_SHOWN;) {
         const int n = unsafe(c);
         if (n == 0)
-            line[at++] = (char)*c++;
+            shown[at++] = (char)*c++;
         for (int i = 0; i < n; i++)
-            at += (size_t)snprintf(line + at, sizeof line - at, "\\x%02x", *c++);
+            at += (size_t)snprintf(shown + at, CLI_SHOWN - at, "\\x%02x", *c++);
     }
-    line[at] = '\0';
-    fprintf(out, "%s: %s\n", name, line);
+    shown[at] = '\0';
+    return shown;
+}
+
+void cli_sentence(FILE *out, const char *name, const char *text)
+{
+    char shown[CLI_SHOWN]; /* one write: stderr has no buffer of its own */
+    fprintf(out, "%s: %s\n", name, cli_shown(text, shown));
 }
 
 int cli_report(const char *name, struct glm_error *err)

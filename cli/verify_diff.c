@@ -105,9 +105,6 @@ static void print_pair(const struct diff_pair *p, const struct diff_words *w)
     case DIFF_SHAPE:
         printf("shape differs: %s in %s, %s in %s\n", a, w->a, b, w->b);
         break;
-    case DIFF_UNCOMPARED:
-        printf("not compared: a model directory has no fingerprints\n");
-        break;
     default:
         printf("%s %s: %lld of %lld tiles differ\n", glm_dtype_name(p->dtype_a), a,
             (long long)p->tiles_different, (long long)p->tiles);
@@ -134,16 +131,16 @@ static void print_layers(const struct diff_report *r)
     printf("(others: embedding, final norm, head)\n");
 }
 
-static void print_text(const struct diff_report *r, const struct diff_words *w)
+static void print_text(const struct diff_report *r, const struct diff_words *as_given)
 {
-    int64_t uncompared = 0;
-    for (int64_t i = 0; i < r->pair_count; i++) {
-        const struct diff_pair *p = &r->pairs[i];
-        if (p->verdict == DIFF_UNCOMPARED)
-            uncompared++;
-        else if (p->verdict != DIFF_EQUAL)
-            print_pair(p, w);
-    }
+    char a[CLI_SHOWN], b[CLI_SHOWN];
+    struct diff_words words = *as_given;
+    const struct diff_words *const w = &words;
+    words.a = cli_shown(words.a, a);
+    words.b = cli_shown(words.b, b);
+    for (int64_t i = 0; i < r->pair_count; i++)
+        if (r->pairs[i].verdict != DIFF_EQUAL)
+            print_pair(&r->pairs[i], w);
     print_layers(r);
     const char *const gap = r->layer_count > 0 ? "\n" : "";
     printf("%s%lld of %lld tensors equal (section %s): %lld by metadata, %lld by digest, "
@@ -154,9 +151,6 @@ static void print_text(const struct diff_report *r, const struct diff_words *w)
         (long long)r->by_method[DIFF_BY_ELEMENT]);
     if (r->count[DIFF_WITHIN] > 0)
         printf("%lld differ within the tolerance\n", (long long)r->count[DIFF_WITHIN]);
-    if (uncompared > 0)
-        printf("%lld were not compared: a model directory has no fingerprints\n",
-            (long long)uncompared);
 }
 
 /* ---- for programs ------------------------------------------------------------------------------ */
@@ -240,7 +234,7 @@ static int print_json(const struct diff_report *r, const struct diff_words *w,
     jsonout_bool(&j, NULL, "equal", done->code == GLM_OK);
     json_t *count = jsonout_object(&j, NULL, "tensors");
     jsonout_int(&j, count, "all", r->pair_count);
-    for (int v = 0; v <= DIFF_UNCOMPARED; v++)
+    for (int v = 0; v < DIFF_UNCOMPARED; v++)
         jsonout_int(&j, count, diff_verdict_name((enum diff_verdict)v), r->count[v]);
     json_t *method = jsonout_object(&j, NULL, "compared_by");
     jsonout_int(&j, method, "metadata", r->by_method[DIFF_BY_METADATA]);

@@ -75,22 +75,23 @@ static int print_json(const char *path, const struct integrity_report *r,
 static void print_text(
     const char *path, const struct integrity_report *r, const struct glm_error *done)
 {
-    char bytes[32], hex[DIGEST_HEX];
+    char bytes[32], hex[DIGEST_HEX], shown[CLI_SHOWN];
     for (int64_t i = 0; i < r->findings.count; i++)
-        printf("%s\n", r->findings.items[i]->text);
+        printf("%s\n", cli_shown(r->findings.items[i]->text, shown));
     if (r->findings.dropped > 0)
         printf("and %lld more\n", (long long)r->findings.dropped);
     for (int64_t i = 0; i < r->extra_files && i < INTEGRITY_EXTRA; i++)
-        printf("note: %s is not part of the checkpoint\n", r->extra[i]);
+        printf("note: %s is not part of the checkpoint\n", cli_shown(r->extra[i], shown));
     if (done->code != GLM_OK)
         return; /* the sentence on stderr says the verdict */
     digest_hex(r->fingerprint, hex);
+    cli_shown(path, shown);
     if (r->quick)
         printf("%s: index, manifest and the lengths of %lld shards are right; data was "
                "not read\n",
-            path, (long long)r->shards);
+            shown, (long long)r->shards);
     else
-        printf("%s: intact: %lld tensors, %lld tiles, %lld shards, %s\n", path,
+        printf("%s: intact: %lld tensors, %lld tiles, %lld shards, %s\n", shown,
             (long long)r->tensors, (long long)r->tiles, (long long)r->shards,
             progress_bytes(r->bytes, bytes, sizeof bytes));
     printf("fingerprint %s\n", hex);

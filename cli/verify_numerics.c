@@ -17,8 +17,10 @@ static bool within(const struct numerics_row *w)
 static void print_table(
     const char *ckpt, const char *golden, const struct numerics_report *r)
 {
-    printf("%s: %s %s\n", ckpt,
-        r->first < 0 ? "within the bounds of" : "not within the bounds of", golden);
+    char a[CLI_SHOWN], b[CLI_SHOWN];
+    printf("%s: %s %s\n", cli_shown(ckpt, a),
+        r->first < 0 ? "within the bounds of" : "not within the bounds of",
+        cli_shown(golden, b));
     printf("%-18s %-22s %8s %8s %9s  %s\n", "run", "quantity", "worst", "bound",
         "compared", "where");
     for (int i = 0; i < r->count; i++) {

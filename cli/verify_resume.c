@@ -106,10 +106,11 @@ int verify_resume(int argc, char **argv)
         if (print_json(argv[0], &report, &err, &printing) != GLM_OK && err.code == GLM_OK)
             err = printing;
     } else if (err.code == GLM_OK) {
+        char shown[CLI_SHOWN];
         printf("%s: %lld + %lld steps are the same bits with a restart between them\n"
                "compared     %lld states of %lld tensors, %lld tiles each; losses and "
                "norms\n",
-            argv[0], (long long)report.n, (long long)report.m,
+            cli_shown(argv[0], shown), (long long)report.n, (long long)report.m,
             (long long)report.counts.records, (long long)report.counts.tensors,
             (long long)report.counts.tiles);
     }

@@ -1,11 +1,13 @@
 /* glm-convert: the same weights in another type, with a report of what the numbers lost. */
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "convert/build.h"
+#include "kernels/base/outfile.h"
 
 /* Whether any tensor becomes other bytes. */
 static bool changes(const struct manifest *from, const struct manifest *to,
@@ -53,41 +55,57 @@ static int plan(struct build *b, const struct recode_options *o, const struct re
         build_encoding(m, o->compress), o->shard_size, err);
 }
 
-/* One line per converted tensor and a total, tab-separated. */
-static int write_report(const char *path, const struct manifest *m,
-    const struct flow_item *items, const struct codec_error *total, struct glm_error *err)
+/* Whether this run converted every element; an earlier one may have, and its figures are lost. */
+static bool measured(const struct ckpt_tensor *t, const struct codec_error *e)
 {
-    FILE *f = fopen(path, "w");
-
-    if (f == NULL)
-        return glm_fail_errno(err, "%s: open", path);
-    fprintf(
-        f, "tensor\tdtype\telements\tchanged\tnon_finite\tmax_abs\tmax_rel\tsnr_db\n");
-    for (int64_t i = 0; i <= m->tensor_count; i++) {
-        const bool last = i == m->tensor_count;
-        if (!last && items[i].action != FLOW_RECODE)
-            continue;
-        const struct codec_error *e = last ? total : &items[i].error;
-        fprintf(f, "%s\t%s\t%" PRId64 "\t%" PRId64 "\t%" PRId64 "\t%.9g\t%.9g\t%.2f\n",
-            last ? "total" : m->tensors[i].name,
-            last ? "-" : glm_dtype_name(m->tensors[i].dtype), e->count, e->changed,
-            e->non_finite, e->max_abs, e->max_rel, codec_snr_db(e));
-    }
-    const bool bad = ferror(f) != 0;
-    if (fclose(f) != 0 || bad)
-        return glm_fail_errno(err, "%s: write", path);
-    return GLM_OK;
+    return e->count == t->grid.dims[0] * t->grid.dims[1] * t->grid.dims[2];
 }
 
-/* Asked before the work: a terabyte later would be late. What is in the file stays for now. */
-static int check_report(const char *path, struct glm_error *err)
+static void write_figures(FILE *f, const struct codec_error *e)
 {
-    FILE *f = path != NULL ? fopen(path, "a") : NULL;
+    if (e == NULL)
+        fprintf(f, "-\t-\t-\t-\t-\t-\n");
+    else
+        fprintf(f, "%" PRId64 "\t%" PRId64 "\t%" PRId64 "\t%.9g\t%.9g\t%.2f\n", e->count,
+            e->changed, e->non_finite, e->max_abs, e->max_rel, codec_snr_db(e));
+}
 
-    if (path != NULL && f == NULL)
-        return glm_fail_errno(err, "%s: open", path);
-    if (f != NULL)
-        fclose(f);
+/* One line per converted tensor and a total of what this run converted, tab-separated. */
+static int write_report(struct outfile *o, const char *path, const struct manifest *m,
+    const struct flow_item *items, const struct codec_error *total, struct glm_error *err)
+{
+    if (outfile_begin(o, path, err) != GLM_OK)
+        return (int)err->code;
+    fprintf(o->out,
+        "tensor\tdtype\telements\tchanged\tnon_finite\tmax_abs\tmax_rel\tsnr_db\n");
+    for (int64_t i = 0; i < m->tensor_count; i++) {
+        const struct ckpt_tensor *t = &m->tensors[i];
+        if (items[i].action != FLOW_RECODE)
+            continue;
+        fprintf(o->out, "%s\t%s\t", t->name, glm_dtype_name(t->dtype));
+        write_figures(o->out, measured(t, &items[i].error) ? &items[i].error : NULL);
+    }
+    fprintf(o->out, "total\t-\t");
+    write_figures(o->out, total->count > 0 ? total : NULL);
+    return outfile_close(o, path, err);
+}
+
+/* Asked before the work: a terabyte later would be late. */
+static int check_report(const struct recode_options *o, struct glm_error *err)
+{
+    char real[PATH_MAX], partial[PATH_MAX];
+    int n = (int)strlen(o->out);
+
+    if (o->report_path == NULL)
+        return GLM_OK;
+    while (n > 1 && o->out[n - 1] == '/')
+        n--;
+    snprintf(partial, sizeof partial, "%.*s.partial", n, o->out);
+    const char *const folders[] = {o->ckpt, o->out, partial};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        if (outfile_inside(o->report_path, folders[i], real))
+            return glm_fail(err, GLM_EUSAGE, "--report %s: lies inside %s, which is %s",
+                o->report_path, folders[i], i == 0 ? "read" : "written");
     return GLM_OK;
 }
 
@@ -99,11 +117,12 @@ int convert_recode(const struct recode_options *o, struct convert_report *report
     struct target_form form;
     struct flow_item *items = NULL;
     struct manifest *names = NULL;
+    struct outfile lines = {0};
     struct build b = {0};
 
     *report = (struct convert_report){.dry_run = o->dry_run};
     if (target_form_parse(&form, o->dtype, o->scale_rule, err) != GLM_OK
-        || build_apart(o->ckpt, o->out, err) != GLM_OK
+        || build_apart(o->ckpt, o->out, err) != GLM_OK || check_report(o, err) != GLM_OK
         || reader_open(&c.reader, o->ckpt, err) != GLM_OK
         || plan(&b, o, c.reader, &form, err) != GLM_OK
         || target_manifest(&names, reader_manifest(c.reader), b.table, &form, true, err)
@@ -118,7 +137,8 @@ int convert_recode(const struct recode_options *o, struct convert_report *report
     report->files = m->shard_count;
     if (o->dry_run)
         goto out;
-    if (check_report(o->report_path, err) != GLM_OK)
+    /* Before the work, too; what is in the file stays until there is something better. */
+    if (o->report_path != NULL && outfile_open(&lines, o->report_path, err) != GLM_OK)
         goto out;
     const struct flow_source source = ckpt_flow_source(&c);
     const struct build_run run = {.out = o->out,
@@ -131,13 +151,16 @@ int convert_recode(const struct recode_options *o, struct convert_report *report
     if (build_run(&b, &source, &run, report, &items, events, err) != GLM_OK)
         goto out;
     report->seconds = build_seconds() - start;
+    report->has_error =
+        report->error.count > 0; /* an earlier run may have converted all */
     if (report->resumed && report->skipped_bytes > 0)
         glm_events_note(events,
             "the error report covers what this run converted; what an earlier "
             "run had finished is not in it");
     if (o->report_path != NULL)
-        write_report(o->report_path, names, items, &report->error, err);
+        write_report(&lines, o->report_path, names, items, &report->error, err);
 out:
+    outfile_close(&lines, o->report_path, err);
     free(items);
     if (names != NULL)
         manifest_free(names);

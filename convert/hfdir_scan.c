@@ -114,8 +114,9 @@ static enum role role_of(const char *name)
         ".json", ".jinja", ".model", ".txt", ".md", ".tiktoken", NULL};
     if (ends_in(name, ".safetensors.index.json"))
         return ROLE_INDEX;
-    /* Somewhere in the name: "model.safetensors-00001-of-00014" is one of the habits. */
-    if (strstr(name, ".safetensors"))
+    /* Whatever stands before: "model.safetensors-00001-of-00014.safetensors" is one of the habits.
+     * Nothing behind: a copy put aside, "model.safetensors.bak", is no data. */
+    if (ends_in(name, ".safetensors"))
         return ROLE_DATA;
     if (any(name, formats, true))
         return ROLE_FORMAT;

@@ -9,9 +9,19 @@
 
 #include "convert/build.h"
 #include "convert/import_source.h"
+#include "kernels/base/utf8.h"
 #include "kernels/base/version.h"
 
 enum { SIDE_LIMIT = 128 << 20 };
+
+/* What comes from the name of a folder may be any bytes; a manifest is UTF-8. */
+static int add_name(struct manifest *m, const char *key, const char *name)
+{
+    char *const text = utf8_mended(name);
+    const int rc = text != NULL ? manifest_add_prov(m, key, text) : -1;
+    free(text);
+    return rc;
+}
 
 static int add_provenance(struct build *b, const struct import_source *in,
     const struct import_options *o, struct glm_error *err)
@@ -39,8 +49,8 @@ static int add_provenance(struct build *b, const struct import_source *in,
             o->experts != NULL ? o->experts : "");
         failed = manifest_add_prov(b->m, "command", command)
             || manifest_add_prov(b->m, "headers-sha256", hex)
-            || manifest_add_prov(b->m, "source", repo)
-            || (revision[0] != '\0' && manifest_add_prov(b->m, "revision", revision))
+            || add_name(b->m, "source", repo)
+            || (revision[0] != '\0' && add_name(b->m, "revision", revision))
             || manifest_add_prov(b->m, "version", GLM_VERSION);
     }
     return failed ? glm_fail(err, GLM_ENOMEM, "no memory for provenance") : GLM_OK;

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/base/utf8.h"
+
 static bool is_space(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
@@ -140,7 +142,7 @@ int jsonin_value(struct jsonin *j, size_t cap, const char *name,
         if (skip_nested(j, cap, name, err) != 0)
             return err->code;
     } else if (c == '"') {
-        if (skip_string(j, cap < JSONIN_MAX_STRING ? cap : JSONIN_MAX_STRING, err) != 0)
+        if (skip_string(j, cap, err) != 0)
             return err->code;
     } else {
         while (j->at < j->size && !is_space(j->text[j->at])
@@ -227,26 +229,6 @@ int jsonin_string(const struct jsonin *j, const struct jsonin_slice *s, char *bu
     return 0;
 }
 
-/* Length of the UTF-8 sequence at p, of at most `left` bytes; 0 if it is none. */
-static size_t sequence(const unsigned char *p, size_t left)
-{
-    const unsigned c = p[0];
-    if (c < 0x80)
-        return 1;
-    const size_t n = c >= 0xc2 && c <= 0xdf ? 2
-        : (c & 0xf0) == 0xe0                ? 3
-        : c >= 0xf0 && c <= 0xf4            ? 4
-                                            : 0;
-    if (n == 0 || n > left)
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    const bool overlong = (c == 0xe0 && p[1] < 0xa0) || (c == 0xf0 && p[1] < 0x90);
-    const bool beyond = (c == 0xed && p[1] >= 0xa0) || (c == 0xf4 && p[1] >= 0x90);
-    return overlong || beyond ? 0 : n;
-}
-
 bool jsonin_utf8(const char *text, size_t size, size_t *bad)
 {
     const unsigned char *p = (const unsigned char *)text;
@@ -260,7 +242,7 @@ bool jsonin_utf8(const char *text, size_t size, size_t *bad)
                 continue;
             }
         }
-        const size_t n = sequence(p + i, size - i);
+        const size_t n = utf8_sequence(p + i, size - i);
         if (n == 0) {
             *bad = i;
             return false;

@@ -236,21 +236,29 @@ static int add_tensor(
     return p->err->code;
 }
 
-/* Whether each value of an object is a string, as far as a walk can see: a tree of something else
- * could take a hundred times the bytes of its text. */
-static bool holds_strings(const struct parse *p, const struct jsonin_slice *v)
+static int not_strings(struct parse *p, const struct jsonin_slice *v)
+{
+    return glm_fail(p->err, GLM_EFORMAT,
+        "%s: byte %zu: __metadata__ is not a map of strings to strings", p->in.path,
+        v->at);
+}
+
+/* Each value of the object is a string, as far as a walk can see: a tree of something else could
+ * take a hundred times the bytes of its text. */
+static int check_strings(struct parse *p, const struct jsonin_slice *v)
 {
     struct jsonin in = {
         .path = p->in.path, .text = v->text, .size = v->size, .base = v->at};
     struct jsonin_slice key, value;
-    struct glm_error unused = {0};
     bool end = false;
-    if (jsonin_open(&in, &unused) != 0)
-        return false;
-    while (jsonin_key(&in, &key, &end, &unused) == 0 && !end)
-        if (jsonin_value(&in, v->size, "", &value, &unused) != 0 || value.text[0] != '"')
-            return false;
-    return true; /* what is no JSON is told by the library, with its place */
+    if (v->text[0] != '{')
+        return not_strings(p, v);
+    jsonin_open(&in, p->err);
+    while (p->err->code == GLM_OK && jsonin_key(&in, &key, &end, p->err) == 0 && !end)
+        if (jsonin_value(&in, v->size, "__metadata__", &value, p->err) == 0
+            && value.text[0] != '"')
+            return not_strings(p, v);
+    return p->err->code;
 }
 
 static int take_metadata(struct parse *p, const struct jsonin_slice *v)
@@ -258,10 +266,8 @@ static int take_metadata(struct parse *p, const struct jsonin_slice *v)
     if (p->h->metadata)
         return glm_fail(p->err, GLM_EFORMAT, "%s: byte %zu: __metadata__ is given twice",
             p->in.path, v->at);
-    if (!holds_strings(p, v))
-        return glm_fail(p->err, GLM_EFORMAT,
-            "%s: byte %zu: __metadata__ is not a map of strings to strings", p->in.path,
-            v->at);
+    if (check_strings(p, v) != 0)
+        return p->err->code;
     json_t *map = jsonin_load(&p->in, v, "__metadata__", p->err);
     if (!map)
         return p->err->code;
@@ -271,9 +277,7 @@ static int take_metadata(struct parse *p, const struct jsonin_slice *v)
     json_object_foreach(map, key, value) strings = strings && json_is_string(value);
     json_decref(map);
     if (!strings)
-        return glm_fail(p->err, GLM_EFORMAT,
-            "%s: byte %zu: __metadata__ is not a map of strings to strings", p->in.path,
-            v->at);
+        return not_strings(p, v);
     p->h->metadata = take(p->h, v->size + 1, 1);
     if (!p->h->metadata)
         return no_memory(p);

@@ -103,7 +103,7 @@ bool diff_by_value(const struct diff *d, const struct diff_pair *p)
 /* In tolerance mode a scale is part of its weight's values and is not compared by itself. */
 static bool diff_skipped(const struct diff *d, const struct side_row *r)
 {
-    return !diff_wants(d, r->section) || (d->o->tolerance && !d->o->quick && r->is_scale);
+    return !diff_wants(d, r->section) || (d->o->tolerance && r->is_scale);
 }
 
 /* Which tiles differ by their recorded digests. */
@@ -137,10 +137,9 @@ static int diff_judge(const struct diff *d, struct diff_pair *p, struct glm_erro
     const struct side_row *ra = &d->a.rows[p->a], *rb = &d->b.rows[p->b];
     if (!diff_same_shape(p)) {
         p->verdict = DIFF_SHAPE;
-    } else if (p->dtype_a != p->dtype_b && (!d->o->tolerance || d->o->quick)) {
+    } else if (p->dtype_a != p->dtype_b && !d->o->tolerance) {
         p->verdict = DIFF_DTYPE;
-    } else if (!diff_by_value(d, p) && ra->fingerprint != NULL && rb->fingerprint != NULL
-        && (!d->o->tolerance || d->o->quick)) {
+    } else if (!d->o->tolerance && ra->fingerprint != NULL && rb->fingerprint != NULL) {
         p->verdict = memcmp(ra->fingerprint, rb->fingerprint, 32) == 0 ? DIFF_EQUAL
                                                                        : DIFF_DIFFERENT;
         if (p->verdict == DIFF_DIFFERENT)
@@ -198,6 +197,9 @@ static int diff_conclude(
 
 static int diff_check_options(const struct diff_options *o, struct glm_error *err)
 {
+    if (o->quick && (o->tolerance || o->norms))
+        return glm_fail(err, GLM_EUSAGE, "--quick reads no data: %s cannot go with it",
+            o->tolerance ? "a tolerance" : "--norms");
     if (o->section == NULL || strcmp(o->section, "all") == 0)
         return GLM_OK;
     enum ckpt_section s;
@@ -207,6 +209,17 @@ static int diff_check_options(const struct diff_options *o, struct glm_error *er
         "--section %s: there is weight, master, opt/m, opt/v, "
         "opt/momentum, train and all",
         o->section);
+}
+
+/* Names, shapes and types alone do not say that two are equal. */
+static int diff_check_quick(const struct diff *d, struct glm_error *err)
+{
+    if (!d->o->quick || (!d->a.hf && !d->b.hf))
+        return GLM_OK;
+    return glm_fail(err, GLM_EUSAGE,
+        "%s: --quick compares fingerprints, and a model directory has none: leave "
+        "--quick out",
+        d->a.hf ? d->a.path : d->b.path);
 }
 
 int diff_run(struct diff_report *out, const char *a, const char *b,
@@ -223,6 +236,8 @@ int diff_run(struct diff_report *out, const char *a, const char *b,
         return err->code;
     d.a = out->sides[0];
     d.b = out->sides[1];
+    if (diff_check_quick(&d, err) != GLM_OK)
+        return err->code;
     out->hf_a = d.a.hf;
     out->hf_b = d.b.hf;
     if (!d.a.hf)

@@ -7,7 +7,8 @@
  * Elements are different when their bits are (+0 and -0 differ, by 0 ULP; equal NaN bits do not). A
  * pair with a NaN on either side counts as nan and stays out of max_abs and max_ulp. In tolerance
  * mode types may differ and codes are multiplied by their scales; then values are compared: two NaN
- * agree, one NaN is beyond any tolerance, and a pair is within if
+ * agree, one NaN is beyond any tolerance, so is an infinity against another value, and else a pair is
+ * within if
  *     |a - b| <= atol + rtol |b|   or, with --ulp N, its distance is at most N ULP
  * of the type, of the smaller type where they differ. */
 #ifndef VERIFY_DIFF_H
@@ -21,7 +22,7 @@ struct diff_options {
     bool tolerance;      /* one of the three was given */
     double atol, rtol;
     int ulp;    /* below 0: not given */
-    bool quick; /* names, shapes, types, fingerprints; no data is read */
+    bool quick; /* names, shapes, types, fingerprints of checkpoints; no data is read */
     bool norms; /* relative norms per layer also when nothing differs */
     int threads;
     const struct glm_events *events;
@@ -52,7 +53,7 @@ enum diff_verdict {
     DIFF_SHAPE,
     DIFF_ONLY_A,
     DIFF_ONLY_B,
-    DIFF_UNCOMPARED /* --quick, and no fingerprints */
+    DIFF_UNCOMPARED /* while it runs; none is left of it */
 };
 const char *diff_verdict_name(enum diff_verdict v);
 

@@ -26,18 +26,16 @@ static int integrity_open(struct integrity *g, struct glm_error *err)
 {
     struct stat st;
     if (stat(g->dir, &st) != 0 && (errno == ENOENT || errno == ENOTDIR))
-        return glm_fail(err, GLM_EFORMAT, "%s: no such checkpoint", g->dir);
+        return glm_fail(err, GLM_EUSAGE, "%s: no such checkpoint", g->dir);
     if (!S_ISDIR(st.st_mode))
-        return glm_fail(err, GLM_EFORMAT,
+        return glm_fail(err, GLM_EUSAGE,
             "%s: not a checkpoint, which is a folder with index.h5", g->dir);
     struct glm_error e = {0};
     if (index_open(&g->ix, g->dir, &e) == GLM_OK) {
         g->m = g->ix->manifest;
         return GLM_OK;
     }
-    if (e.code == GLM_EUSAGE)
-        e.code = GLM_EFORMAT;
-    else if (e.code == GLM_EFORMAT) {
+    if (e.code == GLM_EFORMAT) {
         struct finding f = {.kind = FINDING_INDEX, .shard = -1, .tile = -1};
         snprintf(f.file, sizeof f.file, "index.h5");
         snprintf(f.text, sizeof f.text, "%.511s", e.text);

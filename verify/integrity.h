@@ -31,7 +31,7 @@ struct integrity_report {
 
 enum { INTEGRITY_EXTRA = 64 };
 
-/* GLM_OK: intact. GLM_EMISMATCH: not intact, the report says why. GLM_EFORMAT: dir is no checkpoint.
+/* GLM_OK: intact. GLM_EMISMATCH: not intact, the report says why. GLM_EUSAGE: dir is no checkpoint.
  * GLM_EIO: nothing wrong was found, but something could not be read (the report says what).
  * The report is the caller's to clear in every case; its findings are sorted. */
 int integrity_run(struct integrity_report *out, const char *dir,
