@@ -104,6 +104,29 @@ static bool any(const char *name, const char *const *list, bool ends)
 
 enum role { ROLE_DATA, ROLE_INDEX, ROLE_SIDE, ROLE_FORMAT, ROLE_OTHER };
 
+static const char *digits(const char *s)
+{
+    while (*s >= '0' && *s <= '9')
+        s++;
+    return s;
+}
+
+/* Ends in .safetensors, whatever stands before, or as "model.safetensors-00001-of-00014": both are
+ * habits. A copy put aside, "model.safetensors.bak", is no data. */
+static bool is_data(const char *name)
+{
+    const char *end = NULL;
+    for (const char *at = name; (at = strstr(at, ".safetensors")) != NULL;)
+        end = at += strlen(".safetensors");
+    if (end == NULL || *end == '\0')
+        return end != NULL;
+    const char *const first = end + 1, *const of = *end == '-' ? digits(first) : end;
+    if (of == end || of == first || strncmp(of, "-of-", 4) != 0)
+        return false;
+    const char *const last = digits(of + 4);
+    return last > of + 4 && *last == '\0';
+}
+
 static enum role role_of(const char *name)
 {
     static const char *const formats[] = {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5",
@@ -114,9 +137,7 @@ static enum role role_of(const char *name)
         ".json", ".jinja", ".model", ".txt", ".md", ".tiktoken", NULL};
     if (ends_in(name, ".safetensors.index.json"))
         return ROLE_INDEX;
-    /* Whatever stands before: "model.safetensors-00001-of-00014.safetensors" is one of the habits.
-     * Nothing behind: a copy put aside, "model.safetensors.bak", is no data. */
-    if (ends_in(name, ".safetensors"))
+    if (is_data(name))
         return ROLE_DATA;
     if (any(name, formats, true))
         return ROLE_FORMAT;

@@ -117,6 +117,23 @@ Test(field_reports, B_26_any_style_of_file_names_works)
     }
 }
 
+/* What stands behind .safetensors tells a copy put aside from data. */
+Test(hfdir, a_name_that_only_holds_safetensors_is_no_data)
+{
+    static const char *const names[] = {"model.safetensors.bak", "a.safetensors-old",
+        "a.safetensors-1-of-", "a.safetensors-of-2", "a.safetensors-1-of-2.tmp",
+        "a.safetensorsx"};
+    make();
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        tmpdir_write(tmpdir_path(dir, "%s", names[i]), "no header", 9);
+    hfedit_save(&edit);
+    struct hf_source *s = opens();
+    cr_assert_eq(s->file_count, edit.file_count);
+    cr_assert_eq(s->warning_count, (int)(sizeof names / sizeof names[0]));
+    hfdir_close(s);
+    done();
+}
+
 static void index_refused(const char *text, const char *sentence)
 {
     tmpdir_write(tmpdir_path(dir, INDEX), text, strlen(text));

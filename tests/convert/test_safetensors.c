@@ -129,7 +129,28 @@ Test(safetensors, refuses_metadata_that_is_not_strings)
     refused(
         "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "__metadata__ is given twice");
     refused("{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "a key is given twice");
-    refused("{\"__metadata__\":{\"a\"}}", 0, "'__metadata__': not JSON");
+    refused("{\"__metadata__\":{\"a\"}}", 0, "not JSON: found '}', expected ':'");
+}
+
+/* A value may be longer than any tensor's name; a key may not, and that is what is said of it. */
+Test(safetensors, takes_long_values_of_metadata)
+{
+    enum { LONG = 70000 };
+    static char json[LONG + 64];
+    struct st_header h;
+    for (int key = 0; key < 2; key++) {
+        const int n = snprintf(json, sizeof json,
+            key ? "{\"__metadata__\":{\"" : "{\"__metadata__\":{\"a\":\"");
+        memset(json + n, 'x', LONG);
+        strcpy(json + n + LONG, key ? "\":\"\"}}" : "\"}}");
+        if (key) {
+            refused(json, 0, "a string longer than 65536 bytes");
+            continue;
+        }
+        accepted(&h, json, 0);
+        cr_assert_eq(strlen(h.metadata), (size_t)LONG + 8);
+        st_clear(&h);
+    }
 }
 
 Test(safetensors, checks_the_length_of_the_header)

@@ -144,9 +144,8 @@ Test(diff, a_checkpoint_equals_its_source_at_any_topology, .timeout = 1800)
     cr_assert_eq(compared(&r, src, src, (struct diff_options){0}), GLM_OK);
     cr_assert_eq(r.by_method[DIFF_BY_ELEMENT], r.pair_count);
     diff_clear(&r);
-    cr_assert_eq(compared(&r, a, src, (struct diff_options){.quick = true}), GLM_OK);
-    cr_assert_eq(
-        r.count[DIFF_UNCOMPARED], r.pair_count, "a directory has no fingerprints");
+    cr_assert_eq(compared(&r, a, b, (struct diff_options){.quick = true}), GLM_OK);
+    cr_assert_eq(r.count[DIFF_EQUAL], r.pair_count);
     diff_clear(&r);
     tmpdir_remove(dir);
     free(src);
@@ -187,6 +186,39 @@ Test(diff, scales_stored_as_bytes_are_exponents)
     free(e8m0);
     free(a);
     free(b);
+}
+
+static void refused(
+    const char *a, const char *b, struct diff_options o, const char *sentence)
+{
+    struct glm_error err = {0};
+    struct diff_report r;
+    o.threads = 1;
+    cr_assert_eq(diff_run(&r, a, b, &o, &err), GLM_EUSAGE);
+    cr_assert_not_null(strstr(err.text, sentence), "%s", err.text);
+    diff_clear(&r);
+}
+
+/* Without fingerprints --quick would say that what it did not look at is equal. */
+Test(diff, quick_wants_fingerprints_on_both_sides_and_nothing_that_reads)
+{
+    char *const dir = tmpdir_new(), *const src = strdup(tmpdir_path(dir, "src"));
+    char *const a = strdup(tmpdir_path(dir, "a"));
+    toy(src, false, false);
+    imported(src, a, (struct topology){.tp = 1});
+    const struct diff_options quick = {.quick = true, .ulp = -1};
+    refused(a, src, quick, "a model directory has none");
+    refused(src, a, quick, "a model directory has none");
+    refused(src, src, quick, "a model directory has none");
+    struct diff_options o = quick;
+    o.tolerance = true;
+    refused(a, a, o, "a tolerance");
+    o = quick;
+    o.norms = true;
+    refused(a, a, o, "--norms");
+    tmpdir_remove(dir);
+    free(src);
+    free(a);
 }
 
 /* As transformers writes them: config.json promises MTP layers whose tensors are not there. */

@@ -415,12 +415,12 @@ Test(integrity, refuses_what_is_no_checkpoint)
 {
     char *const dir = tmpdir_new();
     struct integrity_report r;
-    cr_assert_eq(checked(&r, dir, 1, false), GLM_EFORMAT);
+    cr_assert_eq(checked(&r, dir, 1, false), GLM_EUSAGE);
     integrity_clear(&r);
-    cr_assert_eq(checked(&r, tmpdir_path(dir, "nothing"), 1, false), GLM_EFORMAT);
+    cr_assert_eq(checked(&r, tmpdir_path(dir, "nothing"), 1, false), GLM_EUSAGE);
     integrity_clear(&r);
     tmpdir_write(tmpdir_path(dir, "file"), "x", 1);
-    cr_assert_eq(checked(&r, tmpdir_path(dir, "file"), 1, false), GLM_EFORMAT);
+    cr_assert_eq(checked(&r, tmpdir_path(dir, "file"), 1, false), GLM_EUSAGE);
     integrity_clear(&r);
     tmpdir_remove(dir);
 }

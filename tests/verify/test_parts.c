@@ -10,6 +10,7 @@
 #include "tests/support/rng.h"
 #include "tests/support/smallckpt.h"
 #include "kernels/base/crew.h"
+#include "verify/compare.h"
 #include "verify/element.h"
 #include "verify/findings.h"
 #include "verify/tilehash.h"
@@ -352,4 +353,23 @@ Test(findings, keep_the_first_in_file_order_and_count_the_rest)
     for (int64_t i = 0; i < f.count; i++)
         cr_assert_eq(f.items[i]->offset, (uint64_t)i);
     findings_clear(&f);
+}
+
+/* Codes are near each other where an infinity is not: the greatest finite number is its neighbour. */
+Test(compare, an_infinity_against_another_value_is_beyond_any_tolerance)
+{
+    const struct diff_options o = {.tolerance = true, .ulp = 1 << 30, .atol = 1e300};
+    const struct compare c = {.o = &o, .dtype = GLM_BF16};
+    const uint16_t inf = 0x7f80, minus_inf = 0xff80, greatest = 0x7f7f;
+    const uint16_t pairs[][2] = {{inf, minus_inf}, {inf, greatest}, {greatest, inf}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        struct diff_stats s;
+        compare_init(&s);
+        compare_run(&c, &pairs[i][0], &pairs[i][1], 1, 0, &s);
+        cr_expect_eq(s.beyond, 1, "pair %zu", i);
+        cr_expect(s.max_abs == INFINITY);
+        compare_init(&s);
+        compare_run(&c, &pairs[i][0], &pairs[i][0], 1, 0, &s);
+        cr_expect_eq(s.different, 0);
+    }
 }
