@@ -76,6 +76,6 @@ bool outfile_inside(const char *path, const char *folder, char real[PATH_MAX])
     char around[PATH_MAX];
     if (!resolve(path, real) || !resolve(folder, around))
         return false;
-    const size_t n = strlen(around);
+    const size_t n = strcmp(around, "/") == 0 ? 0 : strlen(around);
     return strncmp(real, around, n) == 0 && (real[n] == '/' || real[n] == '\0');
 }
