@@ -18,6 +18,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 : "${BIN:=$root/build/release/bin}" "${TOOLS:=$root/build/release/tools}"
+BIN=$(realpath -m "$BIN") TOOLS=$(realpath -m "$TOOLS") # command lines run in other folders
 PATH=$BIN:$PATH
 export PATH BIN TOOLS LC_ALL=C.UTF-8
 
