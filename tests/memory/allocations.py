@@ -76,6 +76,8 @@ class Op:
         if r.returncode != 0:
             raise RuntimeError(f"{self.name}: undisturbed run ended {r.returncode}: {r.stderr}")
         self.count = int((room.parent / "count").read_text())
+        if self.count == 0:
+            raise RuntimeError(f"{self.name}: no allocation was seen, so none could fail")
         self.new, self.said = self.found(room), self.heard(r.stdout)
         if self.target and self.new is None:
             raise RuntimeError(f"{self.name}: made no {self.target}")
